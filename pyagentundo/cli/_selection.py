@@ -1,0 +1,180 @@
+"""Which invocations a command is about: ids, a run, or everything that filters match.
+
+``log``, ``plan`` and ``revert`` share these options. What they select is one unit: undone
+together, its members never conflict with each other.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from pyagentundo.cli._common import Connection
+from pyagentundo.errors import InvocationNotFound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The options as given; what was not given is None or empty."""
+
+    ids: tuple[str, ...] = ()
+    run: str | None = None
+    from_step: int | None = None
+    role: str | None = None
+    actor: str | None = None
+    tool: str | None = None
+    scope: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    last: bool = False
+    last_invocation: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.from_step is not None and self.run is None:
+            raise click.UsageError("--from-step needs --run.")
+        ways = (bool(self.ids), self.has_filters(), self.last, self.last_invocation)
+        if sum(ways) > 1:
+            raise click.UsageError(
+                "Give ids, or filters such as --run, or --last, or --last-invocation: one of them."
+            )
+
+    def has_filters(self) -> bool:
+        """Tell whether invocations are chosen by what they are, not by id."""
+        filters = (self.run, self.role, self.actor, self.tool, self.since, self.until)
+        return any(value is not None for value in filters)
+
+    def require_some(self) -> None:
+        """Refuse to mean everything."""
+        if not (self.ids or self.has_filters() or self.last or self.last_invocation):
+            raise click.UsageError("Name invocations, or choose them with --run, --last, … .")
+
+    def where(self) -> tuple[str, dict[str, Any]]:
+        """Return a condition on ``agentundo.invocations`` and its parameters."""
+        conditions = {
+            "ids": "id = any(%(ids)s)",
+            "run": "run = %(run)s",
+            "from_step": "step >= %(from_step)s",
+            "role": "role::text = %(role)s",
+            "actor": "actor = %(actor)s",
+            "tool": "tool = %(tool)s",
+            "scope": "scope = %(scope)s",
+            "since": "created_at >= %(since)s",
+            "until": "created_at < %(until)s",
+        }
+        given = {name: getattr(self, name) for name in conditions}
+        given = {name: value for name, value in given.items() if value not in (None, ())}
+        if "ids" in given:
+            given["ids"] = list(self.ids)
+        return " and ".join(conditions[name] for name in given) or "true", given
+
+    def resolve(self, conn: Connection) -> list[str]:
+        """Return the ids to undo together, oldest first.
+
+        Ids that were named are returned as they are: the server says which it does not know.
+
+        Raises:
+            InvocationNotFound: nothing matches.
+
+        """
+        if self.ids:
+            return list(self.ids)
+        if self.last or self.last_invocation:
+            return self._newest(conn)
+        condition, values = self.where()
+        rows = conn.execute(
+            f"select id from agentundo.invocations where {condition}"
+            f" and {_IS_NO_REVERT} order by created_at, step, id".encode(),
+            values,
+        ).fetchall()
+        if not rows:
+            raise InvocationNotFound(
+                "No invocation matches.",
+                hint="agentundo log with the same options shows what does.",
+            )
+        return [row["id"] for row in rows]
+
+    def _newest(self, conn: Connection) -> list[str]:
+        """Return the newest run of the scope, or its newest invocation, that can be undone."""
+        condition, values = self.where()
+        newest = conn.execute(
+            f"select id, run from agentundo.invocations where {condition} and undoable"
+            f" and {_IS_NO_REVERT} order by created_at desc, step desc, id desc limit 1".encode(),
+            values,
+        ).fetchone()
+        if newest is None:
+            raise InvocationNotFound("There is nothing left that could be undone.")
+        if self.last_invocation or newest["run"] is None:
+            return [newest["id"]]
+        return Selection(run=newest["run"], scope=self.scope).resolve(conn)
+
+
+_FIELDS = [field.name for field in fields(Selection)]
+
+# Undoing a filter's reverts together with what they reverted would undo nothing.
+_IS_NO_REVERT = (
+    "not exists (select from agentundo.invocations as other where other.revert_id = invocations.id)"
+)
+
+
+def selection_options(*, last: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the ids argument and the filters; the command receives one ``selection``.
+
+    Args:
+        last: offer ``--last`` and ``--last-invocation`` too.
+
+    """
+    options = [
+        click.argument("ids", nargs=-1, metavar="[ID]..."),
+        click.option("--run", help="All invocations of this run."),
+        click.option("--from-step", type=click.IntRange(min=1), help="Of the run, from this step."),
+        click.option("--role", help="Those that this database role made."),
+        click.option("--actor", help="Those of this agent."),
+        click.option("--tool", help="Those of this tool."),
+        click.option("--scope", help="Only within this tenant, campaign or project."),
+        click.option("--since", callback=_time, metavar="TIME", help="Made at or after this time."),
+        click.option("--until", callback=_time, metavar="TIME", help="Made before this time."),
+    ]
+    if last:
+        options += [
+            click.option("--last", is_flag=True, help="The newest run that can be undone."),
+            click.option("--last-invocation", is_flag=True, help="The newest call of it."),
+        ]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_selection(*args: Any, **given: Any) -> Any:
+            mine = {name: given.pop(name) for name in _FIELDS if name in given}
+            return command(*args, selection=Selection(**mine), **given)
+
+        for option in reversed(options):
+            with_selection = option(with_selection)
+        return with_selection
+
+    return decorate
+
+
+def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    """Read an ISO 8601 time (without a zone: local) or an age: ``90s``, ``15m``, ``2h``, ``3d``."""
+    if value is None:
+        return None
+    age = re.fullmatch(r"(\d+)([smhd])", value)
+    if age:
+        return datetime.now(UTC) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
+    try:
+        return datetime.fromisoformat(value).astimezone()
+    except ValueError:
+        raise click.BadParameter(
+            f'{value!r} is neither a time such as "2026-11-30 14:05" nor an age such as "2h".',
+            ctx,
+            param,
+        ) from None
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -1,0 +1,174 @@
+"""``track``, ``untrack`` and ``sync``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from psycopg.rows import DictRow
+
+from pyagentundo import errors
+from pyagentundo._locks import with_retries
+from pyagentundo.cli._common import (
+    Connection,
+    confirm,
+    connected,
+    dry_run_option,
+    dsn_option,
+    json_option,
+    notice,
+    yes_option,
+)
+from pyagentundo.cli._output import print_json, print_table
+
+# Partitions come with their root and inheritance children with their parent, but naming a child
+# too does no harm.
+_TABLES_OF_SCHEMA = """\
+select oid::regclass::text as relation
+from pg_catalog.pg_class
+where relnamespace = %s::text::regnamespace
+  and relkind in ('r', 'p') and not relispartition and relpersistence <> 't'
+order by relname
+"""
+
+_writes_nothing = dry_run_option("Do it, show it, and roll back.")
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--schema", help="All tables of a schema, also those created later.")
+@click.option(
+    "--capture",
+    type=click.Choice(["agent", "all"]),
+    default="agent",
+    show_default=True,
+    help="What is captured: writes of agents, or every write.",
+)
+@dsn_option
+@json_option
+@_writes_nothing
+def track(
+    tables: tuple[str, ...], schema: str | None, capture: str, as_json: bool, dry_run: bool
+) -> None:
+    """Capture what agents write to tables from now on.
+
+    Each table is a transaction of its own: it gets triggers, for which writers wait a moment, and
+    an empty history table. A lock that cannot be had within 3 s is tried again.
+
+    \b
+    Examples:
+      agentundo track public.deals public.meetings
+      agentundo track --schema crm --capture all
+    """
+    if bool(tables) == bool(schema):
+        raise click.UsageError("Name tables or a --schema.")
+    rows: list[DictRow] = []
+    with connected() as conn:
+        if schema:
+            found = conn.execute(_TABLES_OF_SCHEMA, [_quoted(conn, schema)]).fetchall()
+            tables = tuple(row["relation"] for row in found)
+        query = "select %s as relation, agentundo.track(%s::regclass, %s)::text as tracked"
+        for table in tables:
+            try:
+                rows += _each(conn, query, [table, table, capture], dry_run)
+            except errors.NotTrackable as error:
+                if not schema:
+                    raise
+                notice(f"left out {table}: {error.message}")
+        if schema and not dry_run:
+            # Takes no locks any more; from now on the schema's new tables are tracked as well.
+            query = "select agentundo.track_schema(%s::regnamespace::text, %s)"
+            _each(conn, query, [_quoted(conn, schema), capture], dry_run)
+    _show(rows, ["tracked"], as_json, dry_run)
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--all", "every", is_flag=True, help="All tracked tables.")
+@click.option("--drop-history", is_flag=True, help="Drop what was captured too.")
+@dsn_option
+@json_option
+@_writes_nothing
+@yes_option
+def untrack(
+    tables: tuple[str, ...],
+    every: bool,
+    drop_history: bool,
+    as_json: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Stop capturing writes to tables.
+
+    What was captured stays and can be undone, unless --drop-history.
+
+    \b
+    Example:
+      agentundo untrack public.meetings
+    """
+    if bool(tables) == every:
+        raise click.UsageError("Name tables or --all.")
+    rows: list[DictRow] = []
+    with connected() as conn:
+        if every:
+            found = conn.execute("select relation::text from agentundo.tracked").fetchall()
+            tables = tuple(row["relation"] for row in found)
+        if drop_history and not dry_run:
+            confirm(f"Drop the history of {', '.join(tables)}?", yes=yes)
+        query = "select %s as untracked, agentundo.untrack(%s::regclass, %s)::text as result"
+        for table in tables:
+            rows += _each(conn, query, [table, table, not drop_history], dry_run)
+    _show(rows, ["untracked"], as_json, dry_run)
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@dsn_option
+@json_option
+@_writes_nothing
+def sync(tables: tuple[str, ...], as_json: bool, dry_run: bool) -> None:
+    """Adapt capture to altered tables and new partitions.
+
+    Without event triggers (which only a superuser can install) run it after migrations. Prints the
+    tables that needed it.
+
+    \b
+    Example:
+      agentundo sync
+    """
+    rows: list[DictRow] = []
+    with connected() as conn:
+        query = "select agentundo.sync(%s::regclass)::text as synced"
+        for table in tables or (None,):
+            rows += _each(conn, query, [table], dry_run)
+    _show(rows, ["synced"], as_json, dry_run)
+
+
+def _each(conn: Connection, query: str, arguments: list[Any], dry_run: bool) -> list[DictRow]:
+    """Run one call in a transaction of its own."""
+
+    def attempt() -> list[DictRow]:
+        with errors.translated(), conn.transaction(force_rollback=dry_run):
+            conn.execute("set local lock_timeout = '3s'")
+            return conn.execute(query.encode(), arguments).fetchall()
+
+    return with_retries(attempt, note=notice)
+
+
+def _quoted(conn: Connection, schema: str) -> str:
+    row = conn.execute("select quote_ident(%s) as name", [schema]).fetchone()
+    assert row is not None  # noqa: S101
+    return str(row["name"])
+
+
+def _show(rows: list[DictRow], columns: list[str], as_json: bool, dry_run: bool) -> None:
+    if dry_run:
+        notice("dry run: rolled back")
+    shown = [{name: row[name] for name in columns} for row in rows]
+    if as_json:
+        print_json(shown)
+    else:
+        print_table(shown, columns)
+
+
+COMMANDS = [track, untrack, sync]

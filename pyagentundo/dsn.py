@@ -1,0 +1,117 @@
+"""Where the database is: choosing, checking and showing connection strings.
+
+libpq quotes the string that it could not read, password included, so nothing here passes its
+complaint on: the reasons are found anew from parts that hold no secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pyagentundo.errors import DsnError
+
+#: Looked at in this order when no DSN is given; after them libpq's own PGHOST, PGDATABASE, …
+ENVIRONMENT = ("AGENTUNDO_DATABASE_URL", "DATABASE_URL")
+
+_URL = re.compile(r"^([a-z][a-z0-9.-]*)(\+[a-z0-9_]+)?://", re.IGNORECASE)
+_EXAMPLE = (
+    'Write it as "postgresql://user@host:5432/database" or "host=… dbname=… user=…"; '
+    "special characters in a URL's password are percent-encoded."
+)
+
+
+def choose(dsn: str | None = None) -> tuple[str, str]:
+    """Return the DSN to use and the name of where it came from.
+
+    The given one wins, then the variables of `ENVIRONMENT`, else the empty string, which leaves
+    everything to libpq.
+    """
+    if dsn:
+        return dsn, "--dsn"
+    for name in ENVIRONMENT:
+        value = os.environ.get(name)
+        if value:
+            return value, name
+    return "", "libpq's environment"
+
+
+def normalise(dsn: str, *, source: str = "the DSN") -> str:
+    """Return the DSN in libpq's ``key=value`` form; a driver in the scheme is dropped.
+
+    Raises:
+        DsnError: it cannot be read. The message names the source and no secret.
+
+    """
+    url = _URL.match(dsn)
+    if url:
+        if url[1].lower() not in ("postgresql", "postgres"):
+            raise DsnError(
+                f'{source} cannot be used: "{url[1]}" is no PostgreSQL address.', hint=_EXAMPLE
+            )
+        dsn = f"postgresql://{dsn[url.end() :]}"
+    try:
+        return make_conninfo("", **conninfo_to_dict(dsn))
+    except psycopg.Error:
+        reason = _why_unreadable(dsn, is_url=bool(url))
+        # The cause would quote the string, so it is cut off.
+        raise DsnError(f"{source} cannot be read: {reason}.", hint=_EXAMPLE) from None
+
+
+def describe(dsn: str) -> str:
+    """Return where a normalised DSN leads, for messages: ``database "x" on host:port``."""
+    parts = conninfo_to_dict(dsn)
+    host = parts.get("host") or parts.get("hostaddr") or os.environ.get("PGHOST") or "local socket"
+    port = parts.get("port") or os.environ.get("PGPORT") or "5432"
+    name = parts.get("dbname") or os.environ.get("PGDATABASE")
+    database = f'database "{name}"' if name else "the default database"
+    return f"{database} on {host}:{port}"
+
+
+def connect(dsn: str | None = None, **options: Any) -> psycopg.Connection[Any]:
+    """Connect in autocommit mode to the DSN that `choose` finds.
+
+    Args:
+        dsn: a libpq string or URL, or None for the environment's.
+        options: passed on to `psycopg.connect`, for example ``row_factory``.
+
+    Raises:
+        DsnError: the string cannot be read or nobody answers there.
+
+    """
+    text, source = choose(dsn)
+    conninfo = normalise(text, source=source)
+    options.setdefault("autocommit", True)
+    options.setdefault("application_name", "agentundo")
+    if "connect_timeout" not in conninfo_to_dict(conninfo):
+        options.setdefault("connect_timeout", os.environ.get("PGCONNECT_TIMEOUT", "10"))
+    try:
+        return psycopg.connect(conninfo, **options)
+    except psycopg.OperationalError as error:
+        raise DsnError(
+            f"Cannot connect to {describe(conninfo)}: {' '.join(str(error).split())}",
+            hint=f"The address came from {source}.",
+        ) from error
+
+
+def _why_unreadable(dsn: str, *, is_url: bool) -> str:
+    """Find a reason that can be said aloud: one that cannot contain a part of the password."""
+    if not is_url:
+        return "it is neither a URL nor a list of key=value pairs that libpq knows"
+    try:
+        parts = urlsplit(dsn)
+        _ = parts.port
+    except ValueError:
+        return "its host or port is malformed"
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    unknown = [name for name, _ in parse_qsl(parts.query, True) if name not in known]
+    # A password with an unescaped "?" would end up here too; then an "@" follows it.
+    if unknown and "@" not in parts.query:
+        return f'it has an unknown parameter "{unknown[0]}"'
+    return "it is no valid URL"
