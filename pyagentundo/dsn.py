@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import psycopg
 from psycopg import pq
@@ -57,11 +58,14 @@ def normalise(dsn: str, *, source: str = "the DSN") -> str:
             )
         dsn = f"postgresql://{dsn[url.end() :]}"
     try:
-        return make_conninfo("", **conninfo_to_dict(dsn))
+        parts = conninfo_to_dict(dsn)
+        reason = _why_useless(parts)
     except psycopg.Error:
         reason = _why_unreadable(dsn, is_url=bool(url))
-        # The cause would quote the string, so it is cut off.
-        raise DsnError(f"{source} cannot be read: {reason}.", hint=_EXAMPLE) from None
+    if reason:
+        # Raised here and not above: the cause would quote the string.
+        raise DsnError(f"{source} cannot be read: {reason}.", hint=_EXAMPLE)
+    return make_conninfo("", **parts)
 
 
 def describe(dsn: str) -> str:
@@ -100,18 +104,23 @@ def connect(dsn: str | None = None, **options: Any) -> psycopg.Connection[Any]:
         ) from error
 
 
+def _why_useless(parts: Mapping[str, Any]) -> str | None:
+    """Find what libpq reads without complaint but then quotes: pieces of a badly escaped URL."""
+    if "@" in str(parts.get("host", "")):
+        return 'its host contains an "@", so the password is not escaped'
+    if not re.fullmatch(r"[0-9,]*", str(parts.get("port", ""))):
+        return "its port is not a number"
+    return None
+
+
 def _why_unreadable(dsn: str, *, is_url: bool) -> str:
     """Find a reason that can be said aloud: one that cannot contain a part of the password."""
     if not is_url:
         return "it is neither a URL nor a list of key=value pairs that libpq knows"
-    try:
-        parts = urlsplit(dsn)
-        _ = parts.port
-    except ValueError:
-        return "its host or port is malformed"
+    query = dsn.partition("?")[2]
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
-    unknown = [name for name, _ in parse_qsl(parts.query, True) if name not in known]
+    unknown = [name for name, _ in parse_qsl(query, keep_blank_values=True) if name not in known]
     # A password with an unescaped "?" would end up here too; then an "@" follows it.
-    if unknown and "@" not in parts.query:
+    if unknown and "@" not in query:
         return f'it has an unknown parameter "{unknown[0]}"'
     return "it is no valid URL"

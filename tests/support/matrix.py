@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -11,13 +12,13 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-#: Survives test runs. Not in a home directory: root's servers run as a user that cannot look there.
-CACHE = Path(tempfile.gettempdir(), "agentundo-postgresql")
+#: Survives test runs. Root's servers run as another user, who cannot look into root's home.
+CACHE = Path("/var/cache" if os.geteuid() == 0 else "~/.cache", "pyagentundo").expanduser()
 
 
 def binaries(major: int) -> Path:
     """Return the directory of a major version's programs, downloaded on first use."""
-    CACHE.mkdir(exist_ok=True)
+    CACHE.mkdir(parents=True, exist_ok=True)
     target = CACHE / str(major)
     # xdist's workers ask at the same time.
     with (CACHE / f"{major}.lock").open("w") as lock:
