@@ -123,7 +123,11 @@ def notice(text: str) -> None:
 
 def asks(*, yes: bool) -> bool:
     """Tell whether there is somebody to ask: on a terminal, and not told to go on."""
-    return not yes and sys.stdin.isatty()
+    return not yes and _has_terminal()
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def confirm(question: str, *, yes: bool) -> None:
