@@ -1,0 +1,330 @@
+-- 05  Capture: a write under a tag leaves its row images, in the same transaction
+--
+-- Each relation of a tracked table has one capture function, generated with static SQL over explicit
+-- columns, called by statement triggers that see the rows before and after as transition tables.
+-- What it does for a tagged statement: one row into `_change`, the rows before (O) and after (N) into
+-- the table's history. For anybody else it returns on its first lines.
+--
+-- Rules for the generated text, each for a reason:
+--   * no EXCEPTION block: a subtransaction would give the history another xmin than the rows, and the
+--     row version (see `_change`) would be worthless;
+--   * every name is qualified, operators too, instead of a SET search_path clause: the clause costs as
+--     much as the early exit, and without qualification a hostile search_path would run in our name;
+--   * user columns never meet our names: variables begin with agentundo_, history columns are c1, c2 …,
+--     and #variable_conflict says whose is meant;
+--   * the branch "where false" of the UNION compares the number of columns at parse time, _shape_ok()
+--     everything else at plan time: both are gone from the executed plan.
+--
+-- Tables that inherit (INHERITS) use row triggers instead: a statement on the parent fires only the
+-- parent's statement trigger, whose transition table lacks the children's columns.
+
+-- Is the session one of an agent's, by role? Exact, for the rare case that the quick test in the
+-- trigger cannot decide: pg_has_role() calls a superuser a member of everything.
+create or replace function agentundo._is_agent() returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  with recursive member as (
+    select oid from pg_roles where rolname in (session_user, agentundo._caller())
+    union
+    select a.roleid from pg_auth_members a join member m on a.member = m.oid)
+  select exists (select from member where oid = to_regrole('agentundo_agent')::oid)
+$body$;
+
+-- Agents that set nothing: each of their transactions is an invocation, each of their sessions a run.
+create or replace function agentundo._implicit_invocation() returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select format('%s-tx-%s', node, pg_current_xact_id()) from agentundo._stamp
+$body$;
+
+create or replace function agentundo._implicit_run() returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select format('%s-session-%s-%s', s.node, to_hex(extract(epoch from a.backend_start)::bigint), a.pid)
+  from agentundo._stamp s, pg_stat_get_activity(pg_backend_pid()) a
+$body$;
+
+-- While a revert restores rows, their images exist already: count instead of storing. The setting is
+-- only a hint, the row in `_restoring`, which nobody but us can write, decides. `true`: counted.
+create or replace function agentundo._counted(tracked_id int, operation "char", rows bigint) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if not exists (select from agentundo._restoring r where r.xid = pg_current_xact_id()) then
+    return false;
+  end if;
+  if rows > 0 then
+    insert into agentundo._restoring as r (xid, tracked, operation, planned, seen)
+    values (pg_current_xact_id(), tracked_id, operation, 0, rows)
+    on conflict (xid, tracked, operation) do update set seen = r.seen + excluded.seen;
+  end if;
+  return true;
+end
+$body$;
+
+create or replace function agentundo._refuse_id(id text) returns void
+language plpgsql immutable as
+$body$
+begin
+  perform agentundo._check_id(id, 'value of agent.invocation');
+end
+$body$;
+
+-- Generates the capture function of one relation and returns its name.
+create or replace function agentundo._make_capture(t agentundo._tracked, m agentundo._member) returns text
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  name text := format('agentundo.%I', '_capture_' || m.id);
+  history_list text;   -- c1, c2
+  picked text;         -- agentundo_row."a", agentundo_row."b"
+  shaped text;         -- every column in order, generated ones as a typed null
+  old_values text;
+  new_values text;
+  exit_early text;
+  tail text;
+  images_old text;
+  images_new text;
+  change text;
+  body text;
+begin
+  select string_agg(quote_ident(c.history_column), ', ' order by a.attnum),
+         string_agg(format('agentundo_row.%I', a.attname), ', ' order by a.attnum),
+         string_agg(format('old.%I', a.attname), ', ' order by a.attnum),
+         string_agg(format('new.%I', a.attname), ', ' order by a.attnum)
+    into history_list, picked, old_values, new_values
+    from pg_attribute a
+    join agentundo._column c on c.tracked = t.id and c.until_change is null
+     and c.name = a.attname  -- a level of the tree may have other attribute numbers than its root
+   where a.attrelid = m.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '';
+  select string_agg(case when a.attgenerated = '' then format('agentundo_row.%I', a.attname)
+                         else format('null::%s as %I', format_type(a.atttypid, a.atttypmod), a.attname) end, ', ' order by a.attnum)
+    into shaped
+    from pg_attribute a
+   where a.attrelid = m.relation and a.attnum > 0 and not a.attisdropped;
+  history_list := coalesce(', ' || history_list, '');
+  picked := coalesce(', ' || picked, '');
+
+  exit_early := case t.capture when 'agent' then $exit$
+    if (pg_catalog.current_setting('role') operator(pg_catalog.=) 'none'
+        and (pg_catalog.current_setting('is_superuser') operator(pg_catalog.=) 'on'
+             or not coalesce(pg_catalog.pg_has_role(session_user, pg_catalog.to_regrole('agentundo_agent')::pg_catalog.oid, 'member'), false)))
+      or not coalesce(pg_catalog.pg_has_role(session_user, pg_catalog.to_regrole('agentundo_agent')::pg_catalog.oid, 'member')
+           or pg_catalog.pg_has_role(pg_catalog.current_setting('role')::pg_catalog.name, pg_catalog.to_regrole('agentundo_agent')::pg_catalog.oid, 'member'), false)
+    then
+      return null;
+    end if;
+    if not agentundo._is_agent() then
+      return null;
+    end if;
+    agentundo_tag := agentundo._implicit_invocation();
+    agentundo_run := agentundo._implicit_run();$exit$
+  else $exit$
+    agentundo_tag := null;
+    if coalesce(pg_catalog.pg_has_role(session_user, pg_catalog.to_regrole('agentundo_agent')::pg_catalog.oid, 'member'), false)
+      or pg_catalog.current_setting('role') operator(pg_catalog.<>) 'none' then
+      if agentundo._is_agent() then
+        agentundo_tag := agentundo._implicit_invocation();
+        agentundo_run := agentundo._implicit_run();
+      end if;
+    end if;$exit$ end;
+
+  change := format($sql$
+    insert into agentundo._change (tracked, relation, filenode, rows, depth, operation, invocation, application, run, step, tool, actor, on_behalf_of, scope)
+    select %s, tg_relid, pg_catalog.pg_relation_filenode(tg_relid), agentundo_counted.n, pg_catalog.pg_trigger_depth(),
+      %%s, agentundo_tag, pg_catalog.current_setting('application_name'),
+      case when agentundo_run is null then agentundo._setting('agent.run') else agentundo_run end,
+      case when agentundo_tag is null then null else agentundo._step(agentundo._setting('agent.step')) end,
+      agentundo._setting('agent.tool'), agentundo._setting('agent.actor'), agentundo._setting('agent.on_behalf_of'), agentundo._setting('agent.scope')
+    from %%s
+    returning change into agentundo_change;$sql$, t.id);
+
+  if t.kind <> 'inherited' then
+    change := format(change, 'agentundo_op',
+      format('(select pg_catalog.count(*) from %%s agentundo_row where agentundo._shape_ok(%s)) agentundo_counted (n) where agentundo_counted.n operator(pg_catalog.>) 0', m.id));
+    images_old := format($sql$
+      insert into %s (_change, _image%s)
+      select agentundo_change, 'O'%s from (
+        select %s from agentundo_old agentundo_row union all select agentundo_row.* from agentundo_old agentundo_row where false) agentundo_row;$sql$,
+      t.history, history_list, picked, shaped);
+    images_new := replace(replace(images_old, '''O''', '''N'''), 'agentundo_old', 'agentundo_new');
+    body := format($sql$
+    if agentundo_op operator(pg_catalog.=) 'I' then%s
+      if agentundo_change is null then return null; end if;%s
+    elsif agentundo_op operator(pg_catalog.=) 'D' then%s
+      if agentundo_change is null then return null; end if;%s
+    else%s
+      if agentundo_change is null then return null; end if;%s%s
+    end if;$sql$,
+      format(change, 'agentundo_new'), images_new,
+      format(change, 'agentundo_old'), images_old,
+      format(change, 'agentundo_new'), images_old, images_new);
+    tail := format($sql$
+    if pg_catalog.current_setting('agentundo.restoring', true) operator(pg_catalog.=) 'on' then
+      if agentundo_op operator(pg_catalog.=) 'D' then
+        if agentundo._counted(%1$s, agentundo_op, (select pg_catalog.count(*) from agentundo_old)) then return null; end if;
+      elsif agentundo._counted(%1$s, agentundo_op, (select pg_catalog.count(*) from agentundo_new)) then return null;
+      end if;
+    end if;$sql$, t.id);
+  else
+    -- Row triggers. Nothing but a mention of the table makes their plans follow its shape.
+    change := format(change, 'agentundo_op',
+      format('(select 1 where agentundo._shape_ok(%s) or exists (select from only %s)) agentundo_counted (n)', m.id, m.relation));
+    images_old := format('
+      insert into %s (_change, _image%s) values (agentundo_change, ''O''%s);', t.history, history_list, coalesce(', ' || old_values, ''));
+    images_new := format('
+      insert into %s (_change, _image%s) values (agentundo_change, ''N''%s);', t.history, history_list, coalesce(', ' || new_values, ''));
+    body := format($sql$%s
+    if agentundo_op operator(pg_catalog.<>) 'I' then%s
+    end if;
+    if agentundo_op operator(pg_catalog.<>) 'D' then%s
+    end if;$sql$, change, images_old, images_new);
+    tail := format($sql$
+    if pg_catalog.current_setting('agentundo.restoring', true) operator(pg_catalog.=) 'on' then
+      if agentundo._counted(%s, agentundo_op, 1) then return null; end if;
+    end if;$sql$, t.id);
+  end if;
+
+  execute format($create$
+create or replace function %s() returns trigger language plpgsql security definer as
+$capture$
+#variable_conflict use_column
+-- Captures %s. Generated by agentundo._make_capture(); rebuilt by agentundo.sync().
+declare
+  agentundo_tag text := pg_catalog.current_setting('agent.invocation', true);
+  agentundo_run text;
+  agentundo_op "char";
+  agentundo_change bigint;
+begin
+  if agentundo_tag is null or agentundo_tag operator(pg_catalog.=) '' then%s
+  elsif pg_catalog.octet_length(agentundo_tag) operator(pg_catalog.>) 255 then
+    perform agentundo._refuse_id(agentundo_tag);
+  end if;
+  agentundo_op := pg_catalog.left(tg_op, 1)::"char";%s%s
+  return null;
+end
+$capture$ $create$, name, t.name, exit_early, tail, body);
+  execute format('revoke all on function %s() from public', name);
+  return name;
+end
+$body$;
+
+-- TRUNCATE destroys rows without naming them: they are copied before. Only relations that hold rows
+-- themselves copy, each its own; under READ COMMITTED alone does our look see all that goes.
+create or replace function agentundo._capture_truncate() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set row_security = off as
+$body$
+declare
+  tag text := agentundo._setting('agent.invocation');
+  run text := agentundo._setting('agent.run');
+  t agentundo._tracked;
+  m agentundo._member;
+  number bigint;
+  copied bigint;
+  history_list text;
+  picked text;
+begin
+  select * into m from agentundo._member where relation = tg_relid;
+  select * into t from agentundo._tracked where id = m.tracked;
+  if tag is null and agentundo._is_agent() then
+    tag := agentundo._implicit_invocation();
+    run := agentundo._implicit_run();
+  end if;
+  if not found or (tag is null and t.capture = 'agent') then
+    return null;
+  end if;
+  if tag is not null then
+    perform agentundo._check_id(tag, 'value of agent.invocation');
+  end if;
+  if current_setting('transaction_isolation') <> 'read committed' then
+    if tag is null then
+      raise warning 'agentundo: TRUNCATE of % under % is not captured', tg_relid::regclass, upper(current_setting('transaction_isolation'));
+      return null;
+    end if;
+    perform agentundo._fail('UN007', format('agentundo: a tagged TRUNCATE of %s is refused under %s', tg_relid::regclass, upper(current_setting('transaction_isolation'))),
+      'Its snapshot may lack rows that TRUNCATE destroys. Use READ COMMITTED, or DELETE.');
+  end if;
+  perform agentundo._shape_ok(m.id);
+  if pg_relation_filenode(tg_relid) is null then
+    return null;
+  end if;
+  select string_agg(quote_ident(c.history_column), ', '), string_agg(format('t.%I', c.name), ', ')
+    into history_list, picked
+    from agentundo._column c
+   where c.tracked = t.id and c.until_change is null;
+  number := nextval('agentundo._change_number');
+  execute format('insert into %s (_change, _image%s) select $1, ''O''%s from only %s t',
+      t.history, coalesce(', ' || history_list, ''), coalesce(', ' || picked, ''), tg_relid::regclass) using number;
+  get diagnostics copied = row_count;
+  if copied > 0 then
+    insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, invocation, application, run, step, tool, actor, on_behalf_of, scope)
+    values (number, t.id, tg_relid, pg_relation_filenode(tg_relid), copied, pg_trigger_depth(), 'T', tag, current_setting('application_name'),
+      run, agentundo._step(agentundo._setting('agent.step')), agentundo._setting('agent.tool'), agentundo._setting('agent.actor'),
+      agentundo._setting('agent.on_behalf_of'), agentundo._setting('agent.scope'));
+  end if;
+  return null;
+end
+$body$;
+
+-- PostgreSQL copies a row trigger of a partitioned table to partitions that come later. This one
+-- stands on the root and is switched off on all partitions that we know, so that it speaks only in
+-- one that we have not seen: there a tagged write would have been missed.
+create or replace function agentundo._unknown_partition() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if agentundo._setting('agent.invocation') is not null or agentundo._is_agent() then
+    perform agentundo._fail('UN008', format('agentundo: partition %s is not tracked yet; the tagged write is refused', tg_relid::regclass),
+      format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', pg_partition_root(tg_relid)::regclass::text),
+      jsonb_build_object('relation', tg_relid::regclass::text));
+  end if;
+  return null;
+end
+$body$;
+
+create or replace function agentundo._make_triggers(t agentundo._tracked, m agentundo._member, capture_function text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  w record;
+  present pg_trigger;
+  relkind "char" := (select c.relkind from pg_class c where c.oid = m.relation);
+  owner name := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = m.relation);
+  wanted text[] := '{}';
+begin
+  execute format('grant execute on function %s(), agentundo._capture_truncate(), agentundo._unknown_partition() to %I', capture_function, owner);
+  for w in
+    select * from (values
+      ('trigger', 'agentundo_insert', 'after insert on %s referencing new table as agentundo_new for each statement execute function ' || capture_function || '()', t.kind <> 'inherited'),
+      ('trigger', 'agentundo_update', 'after update on %s referencing old table as agentundo_old new table as agentundo_new for each statement execute function ' || capture_function || '()', t.kind <> 'inherited'),
+      ('trigger', 'agentundo_delete', 'after delete on %s referencing old table as agentundo_old for each statement execute function ' || capture_function || '()', t.kind <> 'inherited'),
+      ('row trigger', 'agentundo_row', 'after insert or update or delete on %s for each row execute function ' || capture_function || '()', t.kind = 'inherited'),
+      ('trigger', 'agentundo_truncate', 'before truncate on %s for each statement execute function agentundo._capture_truncate()', true),
+      ('row trigger', 'agentundo_unknown', 'after insert or update or delete on %s for each row execute function agentundo._unknown_partition()', relkind = 'p' and m.relation = t.relation)
+    ) v (task, name, definition, wanted)
+    where v.wanted
+  loop
+    wanted := wanted || w.name;
+    select * into present from pg_trigger where tgrelid = m.relation and tgname = w.name;
+    if not found then
+      perform agentundo._by_deputy(w.task, m.relation, w.name, w.definition);
+    elsif present.tgenabled <> 'A' then
+      perform agentundo._by_deputy('switch', m.relation, w.name, 'A');
+    end if;
+  end loop;
+  -- A plain table that has become part of an inheritance tree, or the other way round.
+  for present in
+    select * from pg_trigger
+    where tgrelid = m.relation and tgname like 'agentundo\_%' and tgname <> all (wanted) and tgparentid = 0
+      and tgfoid in (select oid from pg_proc where pronamespace = 'agentundo'::regnamespace)
+  loop
+    perform agentundo._by_deputy('drop trigger', m.relation, present.tgname::text);
+  end loop;
+  -- The copy of the sentinel on a partition that we know now.
+  for present in
+    select * from pg_trigger where tgrelid = m.relation and tgname = 'agentundo_unknown' and tgparentid <> 0 and tgenabled <> 'D'
+  loop
+    perform agentundo._by_deputy('switch', m.relation, 'agentundo_unknown', 'D');
+  end loop;
+end
+$body$;
