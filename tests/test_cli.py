@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -335,9 +335,8 @@ def test_ordinary_role_is_told_what_it_lacks(
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyagentundo.cli._common._has_terminal", lambda: True)
-    return
 
 
 @pytest.mark.usefixtures("terminal")

@@ -50,8 +50,13 @@ def test_failing_start_shows_the_log_and_leaves_nothing() -> None:
 def test_root_can_use_programs_that_others_cannot_reach(tmp_path: Path) -> None:
     hidden = tmp_path / "home"
     hidden.mkdir(mode=0o700)
-    shutil.copytree(find_binaries().parent, hidden / "pg")
-    with EmbeddedServer(bindir=hidden / "pg" / "bin") as server:
+    package = find_binaries().parent.parent
+    shutil.copytree(package, hidden / package.name)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, hidden / libraries.name)
+    bindir = hidden / find_binaries().relative_to(package.parent)
+    with EmbeddedServer(bindir=bindir) as server:
         with psycopg.connect(server.dsn()) as conn:
             conn.execute("select 1")
         assert hidden not in server.bindir.parents
