@@ -26,7 +26,7 @@ from pyagentundo.cli._output import print_json, print_table
 _TABLES_OF_SCHEMA = """\
 select oid::regclass::text as relation
 from pg_catalog.pg_class
-where relnamespace = %s::text::regnamespace
+where relnamespace = quote_ident(%s)::regnamespace
   and relkind in ('r', 'p') and not relispartition and relpersistence <> 't'
 order by relname
 """
@@ -65,7 +65,7 @@ def track(
     rows: list[DictRow] = []
     with connected() as conn:
         if schema:
-            found = conn.execute(_TABLES_OF_SCHEMA, [_quoted(conn, schema)]).fetchall()
+            found = conn.execute(_TABLES_OF_SCHEMA, [schema]).fetchall()
             tables = tuple(row["relation"] for row in found)
         query = "select %s as relation, agentundo.track(%s::regclass, %s)::text as tracked"
         for table in tables:
@@ -77,8 +77,8 @@ def track(
                 notice(f"left out {table}: {error.message}")
         if schema and not dry_run:
             # Takes no locks any more; from now on the schema's new tables are tracked as well.
-            query = "select agentundo.track_schema(%s::regnamespace::text, %s)"
-            _each(conn, query, [_quoted(conn, schema), capture], dry_run)
+            query = "select agentundo.track_schema(quote_ident(%s)::regnamespace, %s)"
+            _each(conn, query, [schema, capture], dry_run)
     _show(rows, ["tracked"], as_json, dry_run)
 
 
@@ -153,12 +153,6 @@ def _each(conn: Connection, query: str, arguments: list[Any], dry_run: bool) -> 
             return conn.execute(query.encode(), arguments).fetchall()
 
     return with_retries(attempt, note=notice)
-
-
-def _quoted(conn: Connection, schema: str) -> str:
-    row = conn.execute("select quote_ident(%s) as name", [schema]).fetchone()
-    assert row is not None  # noqa: S101
-    return str(row["name"])
 
 
 def _show(rows: list[DictRow], columns: list[str], as_json: bool, dry_run: bool) -> None:

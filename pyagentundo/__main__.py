@@ -1,4 +1,4 @@
-"""``python -m pyagentundo.cli``."""
+"""``python -m pyagentundo``."""
 
 from pyagentundo.cli import main
 
