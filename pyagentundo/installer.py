@@ -234,7 +234,11 @@ def _run(
             if dry_run:
                 return Report(action, before, before, notices, steps)
             for step in steps:
-                _execute(conn, step.text)
+                try:
+                    _execute(conn, step.text)
+                except psycopg.Error as error:
+                    error.add_note(f"while running {step.name}")
+                    raise
             after = installed(conn)
         return Report(action, before, after, notices, steps)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pyagentundo.errors import DsnError, InstallError, NotInstalled, VersionMism
 from tests.support.dump import dump
 from tests.support.servers import Server
 from tests.support.state import assert_same, snapshot
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.core
 
@@ -98,28 +99,16 @@ def test_upgrade_applies_everything_again_and_keeps_what_was_captured(
 
 
 def test_second_installer_waits_and_finds_it_done(bare_dsn: str) -> None:
-    actions = []
-    threads = [
-        threading.Thread(target=lambda: actions.append(install(bare_dsn).action)) for _ in range(2)
-    ]
-    with opened(bare_dsn) as conn, opened(bare_dsn) as watcher:
+    waiting = (
+        "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+        " and database = (select oid from pg_database where datname = current_database())"
+    )
+    with opened(bare_dsn) as conn, ThreadPoolExecutor() as pool:
         with conn.transaction():
             conn.execute("select pg_advisory_xact_lock(%s)", [LOCK_KEY])
-            for thread in threads:
-                thread.start()
-            waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
-            while (
-                value(
-                    watcher,
-                    waiting + " and database = (select oid from pg_database"
-                    " where datname = current_database())",
-                )
-                < 2
-            ):
-                pass
-        for thread in threads:
-            thread.join()
-    assert sorted(actions) == ["installed", "unchanged"]
+            runs = [pool.submit(install, bare_dsn) for _ in range(2)]
+            wait_until(lambda: bool(value(conn, waiting) == 2), what="two installers")
+        assert sorted(run.result().action for run in runs) == ["installed", "unchanged"]
 
 
 def test_failure_in_the_middle_leaves_nothing(
@@ -129,8 +118,9 @@ def test_failure_in_the_middle_leaves_nothing(
     shutil.copytree(SqlFiles().root, broken)
     (broken / "99_broken.sql").write_text("select 1/0;")
     before = dump(server, bare_dsn)
-    with pytest.raises(psycopg.errors.DivisionByZero):
+    with pytest.raises(psycopg.errors.DivisionByZero) as caught:
         install(bare_dsn, files=SqlFiles(broken))
+    assert caught.value.__notes__ == ["while running 99_broken.sql"]
     assert dump(server, bare_dsn) == before
 
 

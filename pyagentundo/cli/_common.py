@@ -55,7 +55,8 @@ class ErrorGroup(click.Group):
             hint = error.diag.message_hint
             if hint is None and isinstance(error, pg.InsufficientPrivilege):
                 hint = "The role needs agentundo_app, agentundo_operator or agentundo_auditor."
-            _complain(error.diag.message_primary or str(error).strip(), [], hint)
+            notes = getattr(error, "__notes__", [])
+            _complain(error.diag.message_primary or str(error).strip(), notes, hint)
             code = ERROR
         return ctx.exit(code)
 
