@@ -131,7 +131,7 @@ create table agentundo._invocation (
   purged_at    timestamptz,                       -- its images are gone: UN011
   held         text                               -- why purge() must leave it alone
 );
-create unique index on agentundo._invocation (run, step) where run is not null and step is not null;
+create unique index on agentundo._invocation (run, step);
 create index on agentundo._invocation (created_at);
 
 create sequence agentundo._change_number cache 1;   -- row locks order the changes of a key; a cache would not
@@ -167,6 +167,8 @@ create table agentundo._change (
 );
 create index on agentundo._change (invocation);
 create index on agentundo._change (xid);
+create index on agentundo._change (run) where run is not null;
+create index on agentundo._change (source) where source is not null;
 
 -- Reverts ------------------------------------------------------------------------------------------
 

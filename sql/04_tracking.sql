@@ -343,7 +343,7 @@ begin
     where a.attrelid = t.relation and not a.attisdropped
   on conflict (tracked, attnum, label) do nothing;
 
-  key := agentundo._best_key(t.relation);
+  select * into key from agentundo._best_key(t.relation);
   update agentundo._tracked set
     name = agentundo._name(t.relation),
     key_columns = coalesce(key.columns, '{}'),

@@ -46,16 +46,16 @@ $body$;
 
 -- While a revert restores rows, their images exist already: count instead of storing. The setting is
 -- only a hint, the row in `_restoring`, which nobody but us can write, decides. `true`: counted.
-create or replace function agentundo._counted(tracked_id int, operation "char", rows bigint) returns boolean
+create or replace function agentundo._counted(tracked_id int, op "char", n bigint) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
 begin
   if not exists (select from agentundo._restoring r where r.xid = pg_current_xact_id()) then
     return false;
   end if;
-  if rows > 0 then
+  if n > 0 then
     insert into agentundo._restoring as r (xid, tracked, operation, planned, seen)
-    values (pg_current_xact_id(), tracked_id, operation, 0, rows)
+    values (pg_current_xact_id(), tracked_id, op, 0, n)
     on conflict (xid, tracked, operation) do update set seen = r.seen + excluded.seen;
   end if;
   return true;

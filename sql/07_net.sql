@@ -1,0 +1,263 @@
+-- 07a  Net: what a set of changes did to each row, and what the row is now
+--
+-- For every key that the set touched: the image before the set, the image after it, the current row.
+-- Nearly all keys have one change; they take a straight way through an aggregate. Keys with several
+-- are solved as chains:
+--   * between transactions the change number is the order, because row locks serialised them;
+--   * inside one transaction it is not (a user's AFTER ROW trigger on the same table is captured before
+--     the statement that fired it), so images are linked instead: an N that equals another's O cancels,
+--     absence is a state too, and what is left over is the transaction's before and after;
+--   * where the after of one transaction is not the before of the next, somebody else wrote in between:
+--     a segment boundary. Only the last segment can go back.
+--
+-- Images are compared as stored (the operator *=), over explicit column lists without generated
+-- columns, never with =. Everything here is a pure SELECT over one snapshot.
+
+-- The part of the statement that both kinds of tables begin with: the changes of the set ($2) and of
+-- its reverts and redos ($3), and their images.
+create or replace function agentundo._net_head(history regclass, key_list text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$
+  select format($sql$
+  with change as materialized (
+    select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode
+    from agentundo._change c where c.tracked = $1 and c.change = any ($2)),
+  foreigner as materialized (   -- captured changes by others: later in the same transaction, or between two of ours
+    select f.change, f.xid, coalesce(f.source, f.change) as source
+    from agentundo._change f
+    where f.tracked = $1 and f.change <> all ($2) and f.change <> all ($3)
+      and (f.xid in (select xid from change)
+        or (f.change > (select min(change) from change) and f.change < (select max(change) from change)))),
+  image as materialized (
+    select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid%2$s
+    from change c join %1$s h on h._change = c.source)$sql$, history, key_list)
+$body$;
+
+-- Changes up to this number are compared by image alone: their xmins come from before a logical copy.
+create or replace function agentundo._trusted_after() returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select case when s.own_xmin = s.xmin::text::bigint then s.trusted_after else 9223372036854775807 end
+  from agentundo._stamp s
+$body$;
+
+-- Per row: before, after, current, and whether anybody wrote since. Statuses are first ones: 'ok',
+-- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
+-- cancel out are not reported.
+create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[]) returns setof agentundo._decision
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  keyed boolean := exists (select from agentundo._key(tracked_id));
+begin
+  select * into t from agentundo._tracked where id = tracked_id;
+  if t.relation is null or not exists (select from pg_class where oid = t.relation) then
+    -- Dropped since: nothing to compare with, and nothing can be put back.
+    return query
+      select tracked_id, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
+        'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
+        jsonb_build_object('hint', format('Table %s is gone.', t.name), 'rows', c.rows)
+      from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id;
+  elsif keyed then
+    return query execute agentundo._net_keyed_sql(t)
+      using tracked_id, changes, family, agentundo._trusted_after();
+  else
+    return query execute agentundo._net_keyless_sql(t)
+      using tracked_id, changes, family, agentundo._trusted_after();
+  end if;
+end
+$body$;
+
+-- A condition that is true for images older than a change of type that cannot be undone for values.
+create or replace function agentundo._retyped(tracked_id int, change text) returns text
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  select coalesce((
+    select change || ' <= ' || max(old.until_change)
+    from agentundo._columns(tracked_id) old
+    join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
+    where old.until_change is not null and not agentundo._widens(old.type, new.type)), 'false')
+$body$;
+
+create or replace function agentundo._net_keyed_sql(t agentundo._tracked) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  h_keys text; keys text; plain text; same_chain text; same_foreign text; to_table text;
+begin
+  select string_agg(format(', h.%I as k%s', history_column, place), '' order by place),
+         string_agg('k' || place, ', ' order by place),
+         string_agg('i.k' || place, ', ' order by place),
+         string_agg(format('i.k%1$s %2$s c.k%1$s', place, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(base_type))))), ' and ' order by place),
+         string_agg(format('h.%I %s c.k%s', history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(base_type)))), place), ' and ' order by place),
+         string_agg(format('r.%I %s n.k%s::%s', name, equal, place, base_type), ' and ' order by place)
+    into h_keys, keys, plain, same_chain, same_foreign, to_table
+    from agentundo._key(t.id);
+  return agentundo._net_head(t.history, h_keys) || format($sql$,
+  touched as materialized (
+    select %1$s, count(*) filter (where old) as olds, count(*) filter (where not old) as news,
+      min(change) as first_change, max(change) as last_change,
+      min(tid) filter (where old) as before, min(tid) filter (where not old) as after
+    from image group by %1$s),
+  chain as materialized (
+    select row_number() over () as id, %1$s, first_change, last_change from touched
+    where olds > 1 or news > 1 or first_change <> last_change),
+  state as (   -- every image of a chained row, numbered by what it says
+    select c.id, i.change, i.xid, i.old, i.tid,
+      dense_rank() over (partition by c.id order by %4$s using operator(pg_catalog.*<)) as says
+    from chain c join image i on %3$s join %2$s h on h.ctid = i.tid),
+  whole as (   -- absence is a state too: number 0
+    select id, change, xid, old, tid, says from state
+    union all
+    select id, change, xid, true, null, 0 from state group by id, change, xid having count(*) filter (where old) < count(*) filter (where not old)
+    union all
+    select id, change, xid, false, null, 0 from state group by id, change, xid having count(*) filter (where old) > count(*) filter (where not old)),
+  balance as (
+    select id, xid, says, count(*) filter (where old) - count(*) filter (where not old) as surplus,
+      min(tid) filter (where old) as old_tid, min(tid) filter (where not old) as new_tid,
+      min(change) filter (where old) as old_change, max(change) filter (where not old) as new_change
+    from whole group by id, xid, says),
+  linked as (  -- one contiguous walk per transaction
+    select id, xid, count(*) filter (where surplus > 0) as starts
+    from balance group by id, xid),
+  hop as (     -- (before, after) steps in order: one per transaction, or one per change where it is not contiguous
+    select l.id, min(w.change) as first_change, max(w.change) as last_change,
+      (array_agg(b.says) filter (where b.surplus > 0))[1] as says_before, (array_agg(b.old_tid) filter (where b.surplus > 0))[1] as before,
+      (array_agg(b.old_change) filter (where b.surplus > 0))[1] as before_change,
+      (array_agg(b.says) filter (where b.surplus < 0))[1] as says_after, (array_agg(b.new_tid) filter (where b.surplus < 0))[1] as after,
+      (array_agg(b.new_change) filter (where b.surplus < 0))[1] as after_change
+    from linked l join balance b using (id, xid) join lateral (select min(change) as change from whole w where w.id = l.id and w.xid = l.xid
+        union all select max(change) from whole w where w.id = l.id and w.xid = l.xid) w on true
+    where l.starts = 1 group by l.id, l.xid
+    union all
+    select w.id, w.change, w.change,
+      min(w.says) filter (where w.old), min(w.tid) filter (where w.old), w.change,
+      max(w.says) filter (where not w.old), max(w.tid) filter (where not w.old), w.change
+    from linked l join whole w using (id, xid) where l.starts > 1 group by w.id, w.change),
+  intruder as materialized (
+    select c.id, f.change from chain c join foreigner f on f.change > c.first_change and f.change < c.last_change
+    join %2$s h on h._change = f.source and %5$s),
+  cut as (
+    select hop.*, case when lag(says_after) over w is distinct from says_before and lag(last_change) over w is not null
+        or exists (select from intruder i where i.id = hop.id and i.change < hop.first_change and i.change > lag_change) then 1 else 0 end as boundary
+    from (select hop.*, lag(last_change) over (partition by id order by first_change) as lag_change from hop) hop
+    window w as (partition by id order by first_change)),
+  segment as (
+    select cut.*, sum(boundary) over (partition by id order by first_change) as segment, sum(boundary) over (partition by id) as last_segment from cut),
+  solved as (
+    select s.id, max(last_segment) + 1 as segments, max(s.last_change) as change,
+      (array_agg(says_before order by first_change))[1] as says_before, (array_agg(before order by first_change))[1] as before,
+      (array_agg(before_change order by first_change))[1] as before_change,
+      (array_agg(says_after order by first_change desc))[1] as says_after, (array_agg(after order by first_change desc))[1] as after,
+      (array_agg(after_change order by first_change desc))[1] as after_change
+    from segment s where segment = last_segment group by s.id),
+  net as (
+    select %1$s, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
+      null::bigint[] as versions
+    from touched where not (olds > 1 or news > 1 or first_change <> last_change)
+    union all
+    select %6$s, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id,
+      (select array_agg(distinct x.version) from state st join change x using (change) where st.id = s.id and not st.old and st.says = s.says_after)
+    from solved s join chain i using (id)
+    where s.says_before is distinct from s.says_after or s.segments > 1),
+  later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
+    select %7$s from foreigner f join %2$s h on h._change = f.source join image i on i.xid = f.xid and %8$s
+    group by %7$s having max(f.change) > max(i.change)),
+  compared as (
+    select n.*, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version, ac.operation,
+      a.matches, b.matches as back,
+      (n.change <= $4 or (ac.filenode is not null and r.ctid is not null and ac.filenode <> pg_relation_filenode(r.tableoid))) as by_value,
+      l.k1 is not null as written_again
+    from net n
+    left join %9$s r on %10$s
+    left join later l on %17$s
+    left join change ac on ac.change = n.after_change
+    left join lateral (select case when n.change <= $4 or (ac.filenode is not null and ac.filenode <> pg_relation_filenode(r.tableoid))
+        then %11$s operator(pg_catalog.*=) %12$s else %13$s operator(pg_catalog.*=) %14$s end as matches
+      from %2$s h where h.ctid = n.after and r.ctid is not null offset 0) a on true
+    left join lateral (select %15$s operator(pg_catalog.*=) %14$s as matches
+      from %2$s h where h.ctid = n.before and r.ctid is not null and a.matches is not true offset 0) b on true),
+  judged as (
+    select *, matches and not written_again and (by_value or version = own_version or version = any (versions)
+        or version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $1 and f.change = any ($3))) as untouched,
+      back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $1 and f.change = any ($3)) as taken_back
+    from compared)
+  select $1, change, part, cur, before, after,
+    case when before is not null then before_change end, case when after is not null then after_change end,
+    case when before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when after is null and cur is null then 'insert'
+      when cur is null then 'insert' else 'update' end,
+    case when %16$s then 'conflict'
+      when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
+    case when %16$s then 'schema_changed'
+      when segments > 1 and first_status = 'ok' then 'row_changed' else first_reason end,
+    case when by_value then 'value' else 'version' end,
+    null::text[], null::jsonb,
+    case when operation = 'U' and (before is null or after is null) then 'moved' end,
+    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status) end
+  from (
+    select *,
+      case when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
+        when after is not null then case when untouched then 'ok' when taken_back then 'done' else 'conflict' end
+        when cur is null then 'ok' when taken_back then 'done' else 'conflict' end as first_status,
+      case when after is not null and cur is null then case when before is not null then 'row_deleted' end
+        when after is not null then case when untouched or taken_back then null when matches then 'row_rewritten' else 'row_changed' end
+        when cur is not null and not coalesce(taken_back, false) then 'row_exists' end as first_reason
+    from judged) judged$sql$,
+    keys, t.history, same_chain, agentundo._image_row(t.id, 'h', 'i.change'), same_foreign, plain,
+    plain, replace(same_foreign, ' c.k', ' i.k'),
+    agentundo._from(t), to_table,
+    agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), agentundo._table_row(t.id, 'r', true),
+    agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), agentundo._table_row(t.id, 'r'),
+    agentundo._image_row(t.id, 'h', 'n.before_change', 'r'),
+    agentundo._retyped(t.id, 'change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'));
+end
+$body$;
+
+-- Tables without a key: rows are told apart by what they say, and equal ones are counted.
+create or replace function agentundo._net_keyless_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  select agentundo._net_head(t.history, '') || format($sql$,
+  every as (
+    select i.change, i.old, i.tid, false as family from image i
+    union all   -- what reverts and redos of the set have done to such rows already
+    select f.change, (h._image = 'O') <> f.inverted, h.ctid, true
+    from agentundo._change f join %1$s h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $1 and f.change = any ($3)),
+  said as (
+    select e.*, dense_rank() over (order by %2$s using operator(pg_catalog.*<)) as says from every e join %1$s h on h.ctid = e.tid),
+  tally as (
+    select says,
+      count(*) filter (where not family and not old) - count(*) filter (where not family and old) as surplus,
+      count(*) filter (where family and old) - count(*) filter (where family and not old) as gone,
+      min(tid) filter (where not family and not old) as after, max(change) filter (where not family and not old) as after_change,
+      min(tid) filter (where not family and old) as before, max(change) filter (where not family and old) as before_change,
+      max(change) filter (where not family) as change,
+      array_agg(distinct change) filter (where not old) as written_by,
+      bool_or(not family and change in (select change from change where operation = 'U')) as moved
+    from said group by says),
+  candidate as (
+    select y.says, r.tableoid as part, r.ctid as cur,
+      r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) or y.after_change <= $4
+        or exists (select from agentundo._change c where c.change = y.after_change and c.filenode <> pg_relation_filenode(r.tableoid)) as untouched
+    from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
+    where y.surplus > 0),
+  placed as (
+    select *, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
+  select $1, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
+    case when p.cur is null then 'none' else 'delete' end,
+    case when p.cur is null then case when n.place <= y.surplus - y.gone then 'conflict' else 'done' end when p.untouched then 'ok' else 'conflict' end,
+    case when p.cur is null then case when n.place <= y.surplus - y.gone then 'row_changed' end when not p.untouched then 'row_rewritten' end,
+    case when y.after_change <= $4 then 'value' else 'version' end, null::text[], null::jsonb, case when y.moved then 'moved' end, null::jsonb
+  from tally y cross join lateral generate_series(1, y.surplus) n (place)
+  left join placed p on p.says = y.says and p.place = n.place
+  where y.surplus > 0
+  union all
+  select $1, y.change, null, null, y.before, null, y.before_change, null, 'insert', 'ok', null, 'version', null, null, case when y.moved then 'moved' end, null
+  from tally y cross join lateral generate_series(1, -y.surplus + y.gone) n (place)
+  where y.surplus < 0$sql$,
+    t.history, agentundo._image_row(t.id, 'h', 'e.change'),
+    agentundo._from(t),
+    agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'))
+$body$;

@@ -1,0 +1,637 @@
+-- 09  Revert: acting on a plan
+--
+-- Lock, then look, then act, in one transaction:
+--   1. the invocations, by id: a second click waits here and finds the work done;
+--   2. the tables, by oid: ROW EXCLUSIVE keeps ALTER out; SHARE ROW EXCLUSIVE where triggers of the
+--      user must be switched off, under a short lock_timeout: the revert gives way and tries again, so
+--      that no writer becomes its deadlock victim;
+--   3. the current rows of all keys that the set touched, in the order of their keys;
+--   4. the plan, decided again, now that nothing of it can move;
+--   5. one statement for all tables, so that foreign keys are checked when all is in place;
+--   6. what capture saw of it is compared with the plan: anything more (a cascade) rolls back;
+--   7. the record: changes of our own, which can be reverted like any others, what they cover, one event.
+--
+-- An attempt (2 to 7) runs in a subtransaction, so every error leaves nothing behind, and integrity
+-- errors come out as UN001 with the constraint's name. The rows and our change rows are written in the
+-- same subtransaction: the row version holds for them too.
+
+-- What an undo of these ids has to lock: themselves, and what they took back if they are reverts.
+create or replace function agentundo._lock_invocations(ids text[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  wanted text[];
+begin
+  with recursive upward as (
+    select u as id from unnest(ids) u
+    union
+    select unnest(v.invocations) from agentundo._revert v join upward u on u.id = v.id)
+  select array_agg(distinct id order by id) into wanted from upward;
+  insert into agentundo._invocation (id, run, step, scope, actor, on_behalf_of, role, tool, created_at)
+    select distinct on (c.invocation) c.invocation, c.run, null::int, c.scope, c.actor, c.on_behalf_of, c.role, c.tool, c.at
+    from agentundo._change c
+    where c.invocation = any (wanted) and not exists (select from agentundo._invocation i where i.id = c.invocation)
+    order by c.invocation, c.change
+  on conflict (id) do nothing;
+  perform from agentundo._invocation i where i.id = any (wanted) order by i.id for update;
+end
+$body$;
+
+-- The user's triggers that would fire for what the plan does: they did their work when the rows were
+-- written first, and must not do it again for rows that go back. `fire` rules except single ones.
+create or replace function agentundo._to_silence(d agentundo._decision[])
+returns table (relation regclass, trigger name, state "char", tracked int)
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  with work as (
+    select x.tracked,
+      bit_or(case x.action when 'insert' then 4 when 'delete' then 8 when 'update' then 16 else 0 end) as events
+    from unnest(d) x where x.status in ('ok', 'merge') group by x.tracked)
+  select m.relation, g.tgname, g.tgenabled, w.tracked
+  from work w
+  join agentundo._member m on m.tracked = w.tracked
+  join pg_trigger g on g.tgrelid = m.relation and not g.tgisinternal and g.tgenabled <> 'D'
+  where g.tgtype & w.events <> 0
+    and g.tgfoid not in (select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace)
+    and not exists (select from agentundo._trigger_rule r where r.tracked = w.tracked and r.trigger = g.tgname and r.rule = 'fire')
+    and not (g.tgenabled = 'R' and current_setting('session_replication_role') <> 'replica')
+  order by m.relation::oid, g.tgname
+$body$;
+
+create or replace function agentundo._lock_tables(tracked_ids int[], strong regclass[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  r regclass;
+begin
+  for r in
+    select m.relation from agentundo._member m where m.tracked = any (tracked_ids) order by m.relation::oid
+  loop
+    execute format('lock table only %s in %s mode', r, case when r = any (strong) then 'share row exclusive' else 'row exclusive' end);
+  end loop;
+end
+$body$;
+
+-- The current rows of every key that these changes touched. FOR UPDATE where the row may go, lose a key
+-- or is pointed at, so that nobody adds a dependent in between; else the weaker lock of a plain update.
+create or replace function agentundo._lock_rows(tracked_id int, changes bigint[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  picked text;
+  equal text;
+  places text;
+  weak boolean;
+begin
+  select * into t from agentundo._tracked where id = tracked_id;
+  select string_agg(format('h.%I as k%s', k.history_column, k.place), ', ' order by k.place),
+         string_agg(format('r.%I %s k.k%s::%s', k.name, k.equal, k.place, k.base_type), ' and ' order by k.place),
+         string_agg('k.k' || k.place, ', ' order by k.place)
+    into picked, equal, places
+    from agentundo._key(tracked_id) k;
+  if picked is null then
+    return;  -- without a key rows are found by what they say, and locked when they are acted on
+  end if;
+  weak := not exists (select from pg_constraint c where c.contype = 'f' and c.confrelid = t.relation)
+    and not exists (select from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id and c.operation <> 'U');
+  execute format($sql$
+    select count(*) from (
+      select from (
+        select distinct %1$s from agentundo._change c join %2$s h on h._change = coalesce(c.source, c.change)
+        where c.change = any ($1) and c.tracked = $2) k
+      join %3$s r on %4$s
+      order by %5$s for %6$s of r) locked$sql$,
+    picked, t.history, agentundo._from(t), equal, places, case when weak then 'no key update' else 'update' end)
+  using changes, tracked_id;
+end
+$body$;
+
+-- The statement that restores one table, as CTEs that start with `name`: first what goes, then what
+-- changes, then what comes, each waiting for the one before, so that a unique value is free when it is
+-- needed. With `replace` updates become delete and insert, for values that go round in a circle.
+create or replace function agentundo._restore_sql(t agentundo._tracked, name text, replace boolean) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  set_list text; column_list text; value_list text;
+begin
+  select string_agg(format('%I = %s', c.name, agentundo._target_column(t.id, c.attnum)), ', ' order by c.attnum)
+           filter (where a.attidentity <> 'a'),
+         string_agg(quote_ident(c.name), ', ' order by c.attnum),
+         string_agg(agentundo._target_column(t.id, c.attnum), ', ' order by c.attnum)
+    into set_list, column_list, value_list
+    from agentundo._columns(t.id) c
+    join pg_attribute a on a.attrelid = t.relation and a.attnum = c.attnum
+   where c.live;
+  return format($sql$
+    %1$s_gone as (
+      delete from %2$s r using work d
+      where d.tracked = %3$s and d.action = any (%4$L::text[]) and r.ctid = d.cur and r.tableoid = d.part returning 1),
+    %1$s_back as (
+      update %2$s r set %5$s
+      from work d left join lateral (select * from %6$s h where h.ctid = d.before offset 0) b on true
+      where d.tracked = %3$s and d.action = 'update' and %7$s and r.ctid = d.cur and r.tableoid = d.part
+        and (select count(*) from %1$s_gone) >= 0 returning 1),
+    %1$s_here as (
+      insert into %8$s (%9$s) overriding system value
+      select %10$s
+      from work d
+      join lateral (select * from %6$s h where h.ctid = d.before offset 0) b on true
+      left join lateral (select * from %2$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+      where d.tracked = %3$s and d.action = any (%11$L::text[])
+        and (select count(*) from %1$s_back) >= 0 returning 1)$sql$,
+    name, agentundo._from(t), t.id, case when replace then '{delete,update}' else '{delete}' end,
+    coalesce(set_list, ''), t.history, (not replace)::text, t.relation, column_list, value_list,
+    case when replace then '{insert,update}' else '{insert}' end);
+end
+$body$;
+
+-- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
+create or replace function agentundo._attempt(
+  ids text[], revert_id text, on_conflict text, merge boolean, replace boolean)
+returns agentundo._decision[] language plpgsql security definer
+set search_path = pg_catalog, pg_temp set row_security = off set work_mem = '64MB' as
+$body$
+declare
+  changes bigint[] := agentundo._uncovered(ids);
+  tables int[] := array(select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1);
+  d agentundo._decision[];
+  silent record;
+  silenced jsonb := '[]';
+  strong regclass[] := '{}';
+  fire boolean;
+  t agentundo._tracked;
+  one int;
+  ctes text := '';
+  counts text := '';
+  done bigint[];
+  planned bigint[];
+  seen record;
+begin
+  -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
+  if exists (select from agentundo._member m join pg_trigger g on g.tgrelid = m.relation and not g.tgisinternal
+             where m.tracked = any (tables) and g.tgfoid not in (select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace)) then
+    strong := array(select s.relation from agentundo._to_silence(agentundo._decide(ids, on_conflict, merge)) s);
+  end if;
+  perform set_config('lock_timeout', '900ms', true);
+  perform agentundo._lock_tables(tables, strong);
+  foreach one in array tables loop
+    if exists (select from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one) then
+      perform agentundo._lock_rows(one, changes);
+    end if;
+  end loop;
+
+  d := agentundo._decide(ids, on_conflict, merge);
+  if exists (select from unnest(d) x where x.status = 'conflict') then
+    perform agentundo._refuse(d, on_conflict);
+  end if;
+
+  fire := exists (select from agentundo._trigger_rule r where r.rule = 'fire' and r.tracked = any (tables));
+  if not fire then
+    perform agentundo._record_changes(d, revert_id);
+    insert into agentundo._restoring (xid, tracked, operation, planned)
+      select pg_current_xact_id(), x.tracked, o.operation, count(*)
+      from unnest(d) x
+      cross join lateral unnest(case
+        when x.action = 'update' and replace then array['D', 'I']::"char"[]
+        else array[upper(left(x.action, 1))]::"char"[] end) o (operation)
+      where x.status in ('ok', 'merge') and x.action <> 'none'
+      group by x.tracked, o.operation;
+    -- A row that moves to another partition is a delete and an insert for some statements' triggers.
+    perform set_config('agentundo.restoring', 'on', true);
+  end if;
+
+  for silent in select * from agentundo._to_silence(d) loop
+    if silent.relation <> all (strong) then
+      raise exception using errcode = '55P03', message = 'agentundo: the work changed while it was being locked';
+    end if;
+    perform agentundo._by_deputy('switch', silent.relation, silent.trigger::text, 'D');
+    silenced := silenced || jsonb_build_array(to_jsonb(silent));
+  end loop;
+
+  for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge') and y.action <> 'none') order by x.relation::oid loop
+    ctes := ctes || ',' || agentundo._restore_sql(t, 't' || t.id, replace);
+    counts := counts || format(' || array[(select count(*) from t%1$s_gone), (select count(*) from t%1$s_back), (select count(*) from t%1$s_here)]', t.id);
+  end loop;
+  if ctes <> '' then
+    execute format($sql$
+      with work as materialized (select x.* from unnest($1) x where x.status in ('ok', 'merge') and x.action <> 'none')%s
+      select '{}'::bigint[]%s$sql$, ctes, counts) into done using d;
+    select array_agg(n order by tracked_oid, place) into planned
+      from (
+        select tr.relation::oid as tracked_oid, p.place, count(*) filter (where x.action = any (p.actions)) as n
+        from unnest(d) x join agentundo._tracked tr on tr.id = x.tracked
+        cross join (values (1, case when replace then '{delete,update}'::text[] else '{delete}' end),
+                           (2, case when replace then '{}'::text[] else '{update}' end),
+                           (3, case when replace then '{insert,update}'::text[] else '{insert}' end)) p (place, actions)
+        where x.status in ('ok', 'merge') and x.action <> 'none'
+        group by tr.relation::oid, p.place) q;
+    if done <> planned then
+      raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back',
+        hint = 'Call revert again.';
+    end if;
+    perform agentundo._settle(tables);
+  end if;
+
+  -- Exactly the state that each had: O, A or R.
+  for silent in select * from jsonb_to_recordset(silenced) x (relation regclass, trigger text, state text) loop
+    perform agentundo._by_deputy('switch', silent.relation, silent.trigger, silent.state);
+  end loop;
+  if not fire then
+    select * into seen from agentundo._restoring r where r.xid = pg_current_xact_id() and r.planned <> r.seen limit 1;
+    if found then
+      perform agentundo._fail('UN001',
+        format('agentundo: putting the rows back would reach further than planned: %s rows of %s instead of %s',
+          seen.seen, (select x.name from agentundo._tracked x where x.id = seen.tracked), seen.planned),
+        'A foreign key of these tables acts on other rows (CASCADE, SET NULL). Revert the invocations that moved the referenced values one by one, or change the rows by hand.',
+        jsonb_build_object('total', 1, 'conflicts', jsonb_build_array(jsonb_build_object('relation', (select x.name from agentundo._tracked x where x.id = seen.tracked), 'reason', 'constraint'))));
+    end if;
+    delete from agentundo._restoring r where r.xid = pg_current_xact_id();
+    perform set_config('agentundo.restoring', '', true);
+  end if;
+  return d;
+end
+$body$;
+
+-- Deferrable constraints of the tables, and of those that point at them, are checked now, not at COMMIT
+-- when nobody could tell any more which revert broke them. Those deferred by nature are deferred again.
+create or replace function agentundo._settle(tables int[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  names text;
+  deferred text;
+begin
+  select string_agg(distinct format('%I.%I', c.connamespace::regnamespace::name, c.conname), ', '),
+         string_agg(distinct format('%I.%I', c.connamespace::regnamespace::name, c.conname), ', ') filter (where c.condeferred)
+    into names, deferred
+    from pg_constraint c
+   where c.condeferrable
+     and exists (select from agentundo._member m where m.tracked = any (tables) and (m.relation = c.conrelid or m.relation = c.confrelid));
+  if names is not null then
+    execute 'set constraints ' || names || ' immediate';
+  end if;
+  if deferred is not null then
+    execute 'set constraints ' || deferred || ' deferred';
+  end if;
+end
+$body$;
+
+-- The changes that a revert makes. Where a whole change goes back as it came, its images are there
+-- already: one row that refers to them, inverted. What is left (chains, merges, forced rows) is stored.
+create or replace function agentundo._record_changes(d agentundo._decision[], revert_id text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  whole bigint[];
+  kind record;
+  number bigint;
+  columns_sql text; current_sql text; target_sql text;
+begin
+  for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge') and y.action <> 'none') loop
+    whole := array(
+      select c.change
+      from agentundo._change c
+      join lateral (
+        select count(x.before_change) filter (where x.before_change = c.change) as olds,
+               count(x.after_change) filter (where x.after_change = c.change) as news,
+               bool_and(x.status = 'ok' and x.basis = 'version' and not coalesce(x.detail ?| array['forced', 'segments'], false)
+                 and coalesce(x.before_change, c.change) = c.change and coalesce(x.after_change, c.change) = c.change) as straight
+        from unnest(d) x where x.tracked = t.id and c.change in (x.before_change, x.after_change)) x on x.straight
+      where c.tracked = t.id
+        and c.change in (select y.before_change from unnest(d) y where y.tracked = t.id union select y.after_change from unnest(d) y where y.tracked = t.id)
+        and x.olds = case when c.operation = 'I' then 0 else c.rows end
+        and x.news = case when c.operation in ('D', 'T') then 0 else c.rows end
+        and not exists (select from agentundo._columns(t.id) k where k.since_change > 0 and (k.live or k.until_change is not null))
+        and not exists (select from agentundo._label l where l.tracked = t.id and not exists (
+          select from pg_attribute a join pg_type y on y.oid = a.atttypid join pg_enum e on e.enumtypid in (y.oid, y.typelem)
+          where a.attrelid = t.relation and a.attnum = l.attnum and e.enumlabel = l.label)));
+    insert into agentundo._change (source, inverted, tracked, relation, filenode, rows, depth, operation, invocation, application, tool)
+      select coalesce(c.source, c.change), not c.inverted, c.tracked, c.relation, pg_relation_filenode(c.relation), c.rows, 0,
+        case c.operation when 'I' then 'D' when 'U' then 'U' else 'I' end::"char", revert_id, current_setting('application_name'), agentundo._setting('agent.tool')
+      from agentundo._change c where c.change = any (whole);
+
+    select string_agg(format(', %I', c.history_column), '' order by c.attnum),
+           string_agg(format(', r.%I', c.name), '' order by c.attnum),
+           string_agg(format(', (%s)::%s', agentundo._target_column(t.id, c.attnum), format_type(a.atttypid, a.atttypmod)), '' order by c.attnum)
+      into columns_sql, current_sql, target_sql
+      from agentundo._columns(t.id) c join pg_attribute a on a.attrelid = t.relation and a.attnum = c.attnum
+     where c.live;
+    for kind in
+      select x.action, count(*) as n from unnest(d) x
+      where x.tracked = t.id and x.status in ('ok', 'merge') and x.action <> 'none' and not coalesce(x.before_change, x.after_change) = any (whole)
+      group by x.action
+    loop
+      number := nextval('agentundo._change_number');
+      execute format($sql$
+        with work as (
+          select x.* from unnest($1) x
+          where x.tracked = $2 and x.status in ('ok', 'merge') and x.action = $3 and not coalesce(x.before_change, x.after_change) = any ($4))
+        insert into %1$s (_change, _image%2$s)
+        select $5, 'O'%3$s from work d join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+        union all
+        select $5, 'N'%4$s from work d join lateral (select * from %1$s h where h.ctid = d.before offset 0) b on true
+        left join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+        where $3 <> 'delete'$sql$, t.history, coalesce(columns_sql, ''), coalesce(current_sql, ''), coalesce(target_sql, ''), agentundo._from(t))
+        using d, t.id, kind.action, whole, number;
+      insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, invocation, application, tool)
+      values (number, t.id, t.relation, pg_relation_filenode(t.relation), kind.n, 0, upper(left(kind.action, 1))::"char", revert_id,
+        current_setting('application_name'), agentundo._setting('agent.tool'));
+    end loop;
+  end loop;
+end
+$body$;
+
+-- Conflicts as an error: what and where for people, the first 20 for programs. Keys and column names
+-- only, no other value: DETAIL is written to the server log.
+create or replace function agentundo._refuse(d agentundo._decision[], on_conflict text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  conflicts agentundo._decision[];
+  total bigint := (select count(*) from unnest(d) x where x.status = 'conflict');
+  listed jsonb;
+  first_one jsonb;
+begin
+  select array_agg(row(x.tracked, x.change, x.part, x.cur, x.before, x.after, x.before_change, x.after_change, x.action, x.status, x.reason,
+      x.basis, x.columns, x.delta, x.unit, x.detail)::agentundo._decision order by x.ordinality)
+    into conflicts
+    from (select * from unnest(d) with ordinality x where x.status = 'conflict' order by x.ordinality limit 20) x;
+  select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('relation', s.relation, 'key', s.key, 'reason', s.reason, 'columns', s.columns,
+      'invocation', s.invocation, 'constraint', s.detail -> 'constraint')))
+    into listed from agentundo._show(conflicts) s;
+  first_one := listed -> 0;
+  perform agentundo._fail('UN001',
+    format('agentundo: %s would overwrite later work or break a constraint: %s %s: %s%s%s',
+      case when total = 1 then '1 row' else total || ' rows' end, first_one ->> 'relation', first_one ->> 'key', first_one ->> 'reason',
+      coalesce(' (' || (select string_agg(c, ', ') from jsonb_array_elements_text(first_one -> 'columns') c) || ')', coalesce(' (' || (first_one ->> 'constraint') || ')', '')),
+      case when total > 1 then ', and more' else '' end),
+    case when on_conflict = 'force'
+      then 'Even force does not break constraints. See agentundo.plan(); revert or change what stands in the way first.'
+      else 'See agentundo.plan(). Then revert with merge => true (puts back only the columns that nobody else changed), on_conflict => ''skip'' (leaves these rows), ''cascade'' (takes later agent work along) or ''force''.' end,
+    jsonb_build_object('total', total, 'conflicts', listed));
+end
+$body$;
+
+-- Marks what has been taken back. A change counts as covered only when all of its rows are; what was
+-- skipped stays uncovered, so that the next revert finds it.
+create or replace function agentundo._cover(ids text[], changes bigint[], d agentundo._decision[], revert_id text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  t agentundo._tracked;
+  left_over bigint[] := '{}';
+  more bigint[];
+  same_key text;
+  v record;
+begin
+  for t in
+    select * from agentundo._tracked x
+    where x.id in (select y.tracked from unnest(d) y where y.status = 'skip' or y.status in ('ok', 'done') and y.detail ? 'segments' and not y.detail ? 'forced')
+  loop
+    select string_agg(format('h.%1$I %2$s k.%1$I', k.history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(k.base_type))))), ' and ' order by k.place)
+      into same_key from agentundo._key(t.id) k;
+    if same_key is null or t.relation is null then
+      more := array(select c.change from agentundo._change c where c.change = any (changes) and c.tracked = t.id);
+    else
+      execute format($sql$
+        select array_agg(distinct c.change)
+        from unnest($1) x
+        cross join lateral unnest(array[x.before, x.after]) e (tid)
+        join lateral (select * from %1$s k where k.ctid = e.tid offset 0) k on true
+        join agentundo._change c on c.change = any ($2) and c.tracked = x.tracked
+        join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
+        where x.tracked = $3 and (x.status = 'skip' or x.status in ('ok', 'done') and x.detail ? 'segments')$sql$, t.history, same_key)
+        into more using d, changes, t.id;
+    end if;
+    left_over := left_over || coalesce(more, '{}');
+  end loop;
+  insert into agentundo._reverted (change, revert, invocation)
+    select c.change, revert_id, c.invocation from agentundo._change c where c.change = any (changes) and c.change <> all (left_over);
+  update agentundo._revert r set partial = left_over <> '{}' where r.id = revert_id;
+
+  -- A revert that has been taken back wholly stands no longer; one whose redo was taken back stands again.
+  for v in
+    with recursive kin as (
+      select r.id, r.number from agentundo._revert r where r.id = any (ids)
+      union
+      select r.id, r.number from kin k join agentundo._revert q on q.id = k.id join agentundo._revert r on r.id = any (q.invocations))
+    select k.id, k.number from kin k order by k.number desc
+  loop
+    update agentundo._revert r set standing = not exists (
+      select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number
+        and not exists (select from unnest(agentundo._uncovered(array[r.id])) u))
+    where r.id = v.id;
+  end loop;
+end
+$body$;
+
+create or replace function agentundo._revert_now(
+  ids text[], on_conflict text, merge boolean, reason text, reverted_by text, scope text, redo boolean)
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  result agentundo.revert_result;
+  revert_id text := gen_random_uuid()::text;
+  wanted text[];
+  changes bigint[];
+  d agentundo._decision[];
+  saved text[];
+  companions constant text[] := array['agent.invocation', 'agent.run', 'agent.step', 'agent.tool', 'agent.actor', 'agent.on_behalf_of', 'agent.scope', 'lock_timeout'];
+  patience interval := case when current_setting('lock_timeout') = '0' then interval '60 s' else current_setting('lock_timeout')::interval end;
+  began timestamptz := clock_timestamp();
+  replace boolean := false;
+  constraint_name text; table_name text; complaint text;
+  earlier text;
+begin
+  perform agentundo._check_mode(on_conflict);
+  merge := coalesce(merge, false);
+  ids := array(select distinct u from unnest(ids) u order by u);
+  perform agentundo._require_known(ids, scope);
+  perform agentundo._refuse_force(on_conflict, reverted_by, reason);
+  perform agentundo._lock_invocations(ids);
+  loop
+    wanted := agentundo._extend(ids, on_conflict, merge);
+    exit when cardinality(wanted) = cardinality(ids);
+    ids := array(select distinct u from unnest(wanted) u order by u);
+    perform agentundo._lock_invocations(ids);
+  end loop;
+  perform agentundo._require_revert(ids, scope, reverted_by);
+
+  changes := agentundo._uncovered(ids);
+  result.invocations := array(select u from unnest(ids) u where exists (select from agentundo._change c where c.change = any (changes) and c.invocation = u));
+  result.rows_deleted := 0; result.rows_inserted := 0; result.rows_updated := 0; result.rows_skipped := 0; result.conflicts := 0;
+  if changes = '{}' then
+    select v.id into result.revert_id from agentundo._revert v where v.invocations && ids and v.standing order by v.number desc limit 1;
+    result.status := case
+      when result.revert_id is not null then 'already_reverted'
+      when exists (select from agentundo._invocation i where i.id = any (ids) and i.recorded and i.status = 'pending') then 'not_committed'
+      else 'nothing_to_revert' end;
+    if not (redo and result.status <> 'already_reverted' and exists (select from agentundo._revert v where v.id = any (ids) and v.standing)) then
+      return result;
+    end if;
+    result.invocations := ids;  -- the revert itself had changed no row: taking it back is bookkeeping
+  end if;
+
+  saved := array(select current_setting(c, true) from unnest(companions) with ordinality x (c, n) order by n);
+  insert into agentundo._invocation (id, scope, actor, role, tool, status, created_at, committed_at)
+    values (revert_id, agentundo._common_scope(ids), reverted_by, agentundo._caller(), case when redo then 'agentundo.redo' else 'agentundo.revert' end, 'committed', clock_timestamp(), clock_timestamp());
+  insert into agentundo._revert (id, invocations, redo, on_conflict, merge, reverted_by, reason, role)
+    values (revert_id, result.invocations, redo, on_conflict, merge, reverted_by, reason, agentundo._caller());
+
+  loop
+    begin
+      perform agentundo.tag(revert_id, tool => case when redo then 'agentundo.redo' else 'agentundo.revert' end, actor => reverted_by);
+      d := agentundo._attempt(ids, revert_id, on_conflict, merge, replace);
+      exit;
+    exception
+      when lock_not_available or deadlock_detected or serialization_failure then
+        -- The revert gives way. With an older snapshot than the locks, only the caller can begin anew.
+        if current_setting('transaction_isolation') <> 'read committed' or clock_timestamp() > began + patience then
+          raise;
+        end if;
+      when unique_violation or exclusion_violation then
+        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
+        -- Values that change places among rows of the plan. Not where a key of another table would act on
+        -- the rows while they are gone.
+        if replace or not agentundo._may_replace(ids) then
+          perform agentundo._broke('unique_taken', complaint, constraint_name, table_name);
+        end if;
+        replace := true;
+      when integrity_constraint_violation or foreign_key_violation or restrict_violation or check_violation or not_null_violation then
+        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
+        if current_setting('transaction_isolation') <> 'read committed' then
+          raise exception using errcode = '40001', message = 'agentundo: another transaction changed a related row', hint = 'Begin a new transaction and call revert again.';
+        end if;
+        perform agentundo._broke('constraint', complaint, constraint_name, table_name);
+      when data_exception or string_data_right_truncation or numeric_value_out_of_range or invalid_text_representation then
+        get stacked diagnostics table_name = table_name, complaint = message_text;
+        perform agentundo._broke('schema_changed', 'a former value does not fit its column any more', null, table_name);
+      when object_in_use then
+        raise exception using errcode = '55006', message = 'agentundo: revert cannot run here: a query of this session or a deferred constraint is still busy with one of the tables',
+          hint = 'Call it as a statement of its own, in a transaction of its own.';
+    end;
+    perform pg_sleep(0.05 + random() * 0.2);
+  end loop;
+  perform set_config(c, coalesce(saved[n], ''), true) from unnest(companions) with ordinality x (c, n) where c <> 'lock_timeout';
+  perform set_config('lock_timeout', saved[cardinality(saved)], true);
+
+  -- Nothing was left to do but what an earlier revert of these had done: no second one stands for it.
+  if not redo and not exists (select from unnest(d) x where x.status in ('ok', 'merge') and x.action <> 'none') then
+    select v.id into earlier from agentundo._revert v where v.invocations && ids and v.standing and v.id <> revert_id order by v.number desc limit 1;
+    if earlier is not null then
+      delete from agentundo._invocation i where i.id = revert_id;
+      revert_id := earlier;
+    end if;
+  end if;
+  perform agentundo._cover(ids, changes, d, revert_id);
+  update agentundo._invocation i set status = 'committed', committed_at = clock_timestamp()
+   where i.id = any (result.invocations) and i.status = 'pending';
+  select count(*) filter (where x.action = 'delete' and x.status in ('ok', 'merge')), count(*) filter (where x.action = 'insert' and x.status in ('ok', 'merge')),
+         count(*) filter (where x.action = 'update' and x.status in ('ok', 'merge')), count(*) filter (where x.status = 'skip'),
+         count(*) filter (where x.status = 'skip' and x.reason is not null and x.reason not in ('has_dependents', 'missing_parent'))
+    into result.rows_deleted, result.rows_inserted, result.rows_updated, result.rows_skipped, result.conflicts
+    from unnest(d) x;
+  select case when v.partial then 'partially_reverted' when earlier is not null then 'already_reverted' else 'reverted' end
+    into result.status from agentundo._revert v where v.id = revert_id;
+  result.revert_id := revert_id;
+  if earlier is not null then
+    return result;
+  end if;
+  perform agentundo._emit(case when redo then 'invocation_redone' else 'invocation_reverted' end, u,
+      jsonb_build_object('revert_id', revert_id, 'status', result.status, 'reverted_by', reverted_by, 'reason', reason, 'invocations', result.invocations))
+    from (select result.invocations[1] as u) x;
+  return result;
+end
+$body$;
+
+create or replace function agentundo._common_scope(ids text[]) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select case when count(distinct i.scope) = 1 and count(*) = count(i.scope) then min(i.scope) end from agentundo._invocation i where i.id = any (ids)
+$body$;
+
+-- May rows of these tables be deleted and inserted again within the statement? Not if another table's
+-- foreign key does something on DELETE: it would act although the row comes back.
+create or replace function agentundo._may_replace(ids text[]) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select not exists (
+    select from pg_constraint c
+    join agentundo._tracked t on t.relation = c.confrelid
+    where c.contype = 'f' and c.confdeltype <> 'a'
+      and t.id in (select ch.tracked from agentundo._change ch where ch.change = any (agentundo._uncovered(ids))))
+$body$;
+
+create or replace function agentundo._broke(reason text, complaint text, constraint_name text, table_name text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  perform agentundo._fail('UN001', format('agentundo: the rows cannot be put back: %s', complaint),
+    'See agentundo.plan(). Nothing was changed; remove what stands in the way, or use on_conflict => ''skip''.',
+    jsonb_build_object('total', 1, 'conflicts', jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+      'relation', nullif(table_name, ''), 'constraint', nullif(constraint_name, ''), 'reason', reason)))));
+end
+$body$;
+
+-- Public --------------------------------------------------------------------------------------------------
+
+create or replace function agentundo.revert(
+  invocations text[], on_conflict text default 'abort', merge boolean default false, reason text default null,
+  reverted_by text default null, scope text default null)
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  return agentundo._revert_now(invocations, on_conflict, merge, reason, reverted_by, scope, false);
+end
+$body$;
+comment on function agentundo.revert(text[], text, boolean, text, text, text) is
+  'Puts back every row that these invocations wrote, as one unit, and leaves everybody else''s later work alone: a row that somebody changed since is a conflict (UN001), or is skipped, merged, cascaded or forced as asked. All or nothing, in your transaction. The revert is an invocation too: redo() takes it back.';
+
+create or replace function agentundo.revert(
+  invocation text, on_conflict text default 'abort', merge boolean default false, reason text default null,
+  reverted_by text default null, scope text default null)
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  return agentundo._revert_now(array[invocation], on_conflict, merge, reason, reverted_by, scope, false);
+end
+$body$;
+comment on function agentundo.revert(text, text, boolean, text, text, text) is
+  'Puts back every row that this invocation wrote, and leaves everybody else''s later work alone: a row that somebody changed since is a conflict (UN001), or is skipped, merged, cascaded or forced as asked. All or nothing, in your transaction. Twice is once: the second call answers already_reverted.';
+
+create or replace function agentundo.revert_run(
+  run text, from_step int default 1, on_conflict text default 'abort', merge boolean default false, reason text default null,
+  reverted_by text default null, scope text default null)
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  return agentundo._revert_now(agentundo._members(run, from_step, scope), on_conflict, merge, reason, reverted_by, scope, false);
+end
+$body$;
+comment on function agentundo.revert_run(text, int, text, boolean, text, text, text) is
+  'Puts back what a run wrote from a step on, as one unit: its invocations never conflict with each other. Otherwise like revert().';
+
+create or replace function agentundo.redo(
+  invocation text, on_conflict text default 'abort', merge boolean default false, reason text default null,
+  reverted_by text default null, scope text default null)
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  standing text;
+  result agentundo.revert_result;
+begin
+  perform agentundo._require_known(array[invocation], scope);
+  perform agentundo._lock_invocations(array[invocation]);
+  select v.id into standing from agentundo._revert v where v.invocations @> array[invocation] and v.standing order by v.number desc limit 1;
+  if standing is null then
+    result := row('nothing_to_revert', null, '{}'::text[], 0, 0, 0, 0, 0);
+    return result;
+  end if;
+  return agentundo._revert_now(array[standing], on_conflict, merge, reason, reverted_by, scope, true);
+end
+$body$;
+comment on function agentundo.redo(text, text, boolean, text, text, text) is
+  'Takes back the newest standing revert of an invocation: its rows are again what it wrote, with the same respect for what others wrote since.';

@@ -1,0 +1,68 @@
+-- 12  Grants: which role may call what; last of all the event triggers
+--
+-- PUBLIC gets nothing, not even USAGE of our schemas: a writer of a tracked table needs no right of
+-- ours, capture runs with the rights of its owner. The marker roles get the functions named here; most
+-- of those judge the caller once more (09_guard.sql). Nobody but the owner gets at tables or at history.
+--
+-- track(), untrack() and sync() are for operators. They ask for more than this grant: only who may act
+-- for the owner of a table can have it tracked, so an operator who is no member of the owner is refused.
+--
+-- Applied again by every upgrade: what stands here is what holds, grants made by hand on our functions
+-- to the marker roles are taken back, those to other roles stay.
+
+do $body$
+declare
+  -- What tag() and track() call with the caller's own rights.
+  for_tag text[] := array['tag', 'version', '_setting', '_check_id', '_step', '_note_baseline'];
+  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputy', '_create_deputy', '_admit', '_why_not_trackable',
+                            '_remember_schema', '_fail'];
+  for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
+  for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version'];
+  for_revert text[] := array['revert', 'revert_run', 'redo'];
+  for_reader text[] := array['check', '_health'];
+  granted record;
+  function regprocedure;
+begin
+  execute 'revoke all on all functions in schema agentundo from public';
+  execute 'revoke all on all functions in schema agentundo_history from public';
+  for granted in
+    select m.marker, m.functions, m.views from (values
+      ('agentundo_app', for_tag || for_record || for_plan || for_revert, false),
+      ('agentundo_agent', for_tag || for_record, false),
+      ('agentundo_operator', for_tag || for_record || for_plan || for_revert || for_reader || for_track
+        || array['untrack', 'sync', 'purge', 'erase', 'hold', 'set_merge', 'set_trigger', 'set_policy', 'set_scope_owner'], true),
+      ('agentundo_approver', array['version'], false),
+      ('agentundo_auditor', array['version'] || for_plan || for_reader, true)) m (marker, functions, views)
+    where to_regrole(m.marker) is not null
+  loop
+    execute format('grant usage on schema agentundo to %I', granted.marker);
+    execute format('revoke all on all functions in schema agentundo from %I', granted.marker);
+    for function in
+      select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace and p.proname = any (granted.functions)
+    loop
+      execute format('grant execute on function %s to %I', function, granted.marker);
+    end loop;
+    if granted.views then
+      execute format('grant select on agentundo.invocations, agentundo.runs, agentundo.changes, agentundo.events, agentundo.effects, agentundo.tracked to %I',
+        granted.marker);
+    end if;
+  end loop;
+end
+$body$;
+
+-- The rest is done as the installing role again.
+reset role;
+
+do $body$
+begin
+  if not exists (select from pg_event_trigger where evtname = 'agentundo_ddl') then
+    create event trigger agentundo_ddl on ddl_command_end execute function agentundo._on_ddl();
+  end if;
+  if not exists (select from pg_event_trigger where evtname = 'agentundo_drop') then
+    create event trigger agentundo_drop on sql_drop execute function agentundo._on_drop();
+  end if;
+exception when insufficient_privilege then
+  raise notice 'agentundo: % may not create event triggers; changed tables are followed only by agentundo.sync()', current_user
+    using hint = 'A superuser can add them with "agentundo upgrade". Until then call agentundo.sync() after every migration; tagged writes to a changed table are refused before that.';
+end
+$body$;
