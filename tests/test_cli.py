@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -77,7 +78,7 @@ def test_track_write_log_plan_revert_redo(db: Connection, cli: Run) -> None:
     before = snapshot(db, "public.deals")
 
     tracked = loaded(cli("track", "public.deals", "--json"))
-    assert tracked == [{"tracked": "deals"}]
+    assert tracked == [{"relation": "public.deals"}]
     writes(db, "call-1", "update public.deals set stage = 'Won'")
     after = snapshot(db, "public.deals")
 
@@ -122,8 +123,8 @@ def test_dry_runs_change_nothing(deals: Connection, cli: Run) -> None:
     cli("sync", "--dry-run")
     assert "drop" in cli("uninstall", "--dry-run").stdout
     assert_same(before, snapshot(deals, "public.deals", "public.meetings"))
-    tracked = deals.execute("select relation::text, capture from agentundo.tracked order by 1")
-    assert tracked.fetchall() == [("deals", "agent"), ("meetings", "agent")]
+    tracked = deals.execute("select relation, capture from agentundo.tracked order by 1")
+    assert tracked.fetchall() == [("public.deals", "agent"), ("public.meetings", "agent")]
     cli("revert", "call-1")
     assert "update" in cli("redo", "call-1", "--dry-run").stdout
     assert loaded(cli("revert", "call-1", "--json"))["status"] == "already_reverted"
@@ -215,7 +216,7 @@ def test_conflict_is_3_and_names_the_row(deals: Connection, cli: Run) -> None:
     deals.execute("update public.deals set stage = 'Negotiation' where id = 'D-881'")
     before = snapshot(deals, "public.deals", "public.meetings")
     result = cli("revert", "--run", "run-42", code=3)
-    assert "deals (id=D-881): row_changed" in result.stderr
+    assert "public.deals (id=D-881): row_changed" in result.stderr
     assert "hint:" in result.stderr
     assert_same(before, snapshot(deals, "public.deals", "public.meetings"))
     assert "row_changed" in cli("plan", "--run", "run-42", code=3).stdout
@@ -303,7 +304,7 @@ def test_track_a_schema(db: Connection, cli: Run) -> None:
         'create view "My CRM".v as select 1 as one'
     )
     tracked = loaded(cli("track", "--schema", "My CRM", "--capture", "all", "--json"))
-    assert {'"My CRM"."Deals"', '"My CRM".parts'} <= {row["tracked"] for row in tracked}
+    assert {'"My CRM"."Deals"', '"My CRM".parts'} <= {row["relation"] for row in tracked}
     modes = db.execute("select distinct capture from agentundo.tracked").fetchall()
     assert modes == [("all",)]
     assert len(loaded(cli("untrack", "--all", "--json"))) == 2
@@ -322,6 +323,33 @@ def test_sync_reports_what_it_did(deals: Connection, cli: Run) -> None:
 def test_doctor(deals: Connection, cli: Run) -> None:
     problems = loaded(cli("doctor", "--json"))
     assert not [row for row in problems if row["severity"] == "error"]
+
+
+@pytest.mark.parametrize("role", ["agentundo_operator", "agentundo_app"])
+def test_roles_that_may_undo_do_it_without_being_owner(
+    deals: Connection, dsn: str, cli: Run, make_role: Callable[..., str], role: str
+) -> None:
+    deals.execute("select agentundo.set_scope_owner('acme', 'dana')")
+    before = snapshot(deals, "public.deals")
+    with deals.transaction():
+        deals.execute("select agentundo.tag('call-3', run => 'run-43', scope => 'acme')")
+        deals.execute("update public.deals set amount = 0")
+    name = make_role(member_of=role)
+    deals.execute(f"grant select on public.deals to {name}".encode())
+    to = (
+        "--scope",
+        "acme",
+        "--by",
+        "dana",
+        "--dsn",
+        psycopg.conninfo.make_conninfo(dsn, user=name),
+    )
+    cli("revert", "--last", "--dry-run", *to)
+    cli("revert", "--last", *to)
+    assert_same(before, snapshot(deals, "public.deals"))
+    cli("redo", "call-3", *to)
+    cli("revert", "--run", "run-43", *to)
+    assert_same(before, snapshot(deals, "public.deals"))
 
 
 def test_ordinary_role_is_told_what_it_lacks(
@@ -375,7 +403,7 @@ def every_command() -> list[tuple[str, click.Command]]:
 @pytest.mark.parametrize(("name", "command"), every_command(), ids=lambda value: str(value)[:12])
 def test_help_ends_with_an_example(name: str, command: click.Command) -> None:
     assert command.help is not None
-    lines = command.help.split("\b")[-1].split("\n")
+    lines = inspect.cleandoc(command.help).split("\b")[-1].split("\n")
     assert lines[1] in ("Example:", "Examples:")
     assert all(line.lstrip().startswith(("agentundo", "pip")) for line in lines[2:] if line)
     assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0

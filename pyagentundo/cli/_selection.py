@@ -75,7 +75,7 @@ class Selection:
         return " and ".join(conditions[name] for name in given) or "true", given
 
     def resolve(self, conn: Connection) -> list[str]:
-        """Return the ids to undo together, oldest first.
+        """Return the ids to undo together.
 
         Ids that were named are returned as they are: the server says which it does not know.
 
@@ -87,12 +87,17 @@ class Selection:
             return list(self.ids)
         if self.last or self.last_invocation:
             return self._newest(conn)
-        condition, values = self.where()
-        rows = conn.execute(
-            f"select id from agentundo.invocations where {condition}"
-            f" and {_IS_NO_REVERT} order by created_at, step, id".encode(),
-            values,
-        ).fetchall()
+        if self == Selection(run=self.run, from_step=self.from_step, scope=self.scope):
+            # A role that may undo but not read everybody's invocations can ask this function.
+            query = (
+                "select id from agentundo.undoable(%(scope)s, %(run)s, 2147483647)"
+                " where kind = 'invocation' and coalesce(step >= %(from_step)s, true)"
+            )
+            values: dict[str, Any] = vars(self)
+        else:
+            condition, values = self.where()
+            query = f"select id from agentundo.invocations where {condition} and {_IS_NO_REVERT}"
+        rows = conn.execute(query.encode(), values).fetchall()
         if not rows:
             raise InvocationNotFound(
                 "No invocation matches.",
@@ -102,18 +107,20 @@ class Selection:
 
     def _newest(self, conn: Connection) -> list[str]:
         """Return the newest run of the scope, or its newest invocation, that can be undone."""
-        condition, values = self.where()
         newest = conn.execute(
-            f"select id, run from agentundo.invocations where {condition} and undoable"
-            f" and {_IS_NO_REVERT} order by created_at desc, step desc, id desc limit 1".encode(),
-            values,
+            "select kind, id from agentundo.undoable(%s, null, %s) with ordinality where undoable"
+            " and (kind = 'invocation' or not %s) order by ordinality limit 1",
+            [self.scope, _LOOK_BACK, self.last_invocation],
         ).fetchone()
         if newest is None:
             raise InvocationNotFound("There is nothing left that could be undone.")
-        if self.last_invocation or newest["run"] is None:
-            return [newest["id"]]
-        return Selection(run=newest["run"], scope=self.scope).resolve(conn)
+        if newest["kind"] == "run":
+            return Selection(run=newest["id"], scope=self.scope).resolve(conn)
+        return [newest["id"]]
 
+
+#: How many of the newest invocations --last looks through for one that is not undone yet.
+_LOOK_BACK = 1000
 
 _FIELDS = [field.name for field in fields(Selection)]
 
@@ -144,7 +151,9 @@ def selection_options(*, last: bool) -> Callable[[Callable[..., Any]], Callable[
     if last:
         options += [
             click.option("--last", is_flag=True, help="The newest run that can be undone."),
-            click.option("--last-invocation", is_flag=True, help="The newest call of it."),
+            click.option(
+                "--last-invocation", is_flag=True, help="The newest call that can be undone."
+            ),
         ]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:

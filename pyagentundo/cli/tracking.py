@@ -24,11 +24,20 @@ from pyagentundo.cli._output import print_json, print_table
 # Partitions come with their root and inheritance children with their parent, but naming a child
 # too does no harm.
 _TABLES_OF_SCHEMA = """\
-select oid::regclass::text as relation
+select format('%%I.%%I', nspname, relname) as relation
 from pg_catalog.pg_class
-where relnamespace = quote_ident(%s)::regnamespace
+join pg_catalog.pg_namespace n on n.oid = relnamespace
+where nspname = %s
   and relkind in ('r', 'p') and not relispartition and relpersistence <> 't'
 order by relname
+"""
+
+# The names of what a function returned, always with their schema.
+_NAMES = """\
+select format('%%I.%%I', nspname, relname) as relation
+from {} as found
+join pg_catalog.pg_class c on c.oid = found
+join pg_catalog.pg_namespace n on n.oid = relnamespace
 """
 
 _writes_nothing = dry_run_option("Do it, show it, and roll back.")
@@ -67,10 +76,10 @@ def track(
         if schema:
             found = conn.execute(_TABLES_OF_SCHEMA, [schema]).fetchall()
             tables = tuple(row["relation"] for row in found)
-        query = "select %s as relation, agentundo.track(%s::regclass, %s)::text as tracked"
+        query = _NAMES.format("agentundo.track(%s::regclass, %s)")
         for table in tables:
             try:
-                rows += _each(conn, query, [table, table, capture], dry_run)
+                rows += _each(conn, query, [table, capture], dry_run)
             except errors.NotTrackable as error:
                 if not schema:
                     raise
@@ -79,7 +88,7 @@ def track(
             # Takes no locks any more; from now on the schema's new tables are tracked as well.
             query = "select agentundo.track_schema(quote_ident(%s)::regnamespace, %s)"
             _each(conn, query, [schema, capture], dry_run)
-    _show(rows, ["tracked"], as_json, dry_run)
+    _show(rows, as_json, dry_run)
 
 
 @click.command()
@@ -115,10 +124,10 @@ def untrack(
             tables = tuple(row["relation"] for row in found)
         if drop_history and not dry_run:
             confirm(f"Drop the history of {', '.join(tables)}?", yes=yes)
-        query = "select %s as untracked, agentundo.untrack(%s::regclass, %s)::text as result"
+        query = "select %s as relation from agentundo.untrack(%s::regclass, %s)"
         for table in tables:
             rows += _each(conn, query, [table, table, not drop_history], dry_run)
-    _show(rows, ["untracked"], as_json, dry_run)
+    _show(rows, as_json, dry_run)
 
 
 @click.command()
@@ -138,10 +147,10 @@ def sync(tables: tuple[str, ...], as_json: bool, dry_run: bool) -> None:
     """
     rows: list[DictRow] = []
     with connected() as conn:
-        query = "select agentundo.sync(%s::regclass)::text as synced"
+        query = _NAMES.format("agentundo.sync(%s::regclass)")
         for table in tables or (None,):
             rows += _each(conn, query, [table], dry_run)
-    _show(rows, ["synced"], as_json, dry_run)
+    _show(rows, as_json, dry_run)
 
 
 def _each(conn: Connection, query: str, arguments: list[Any], dry_run: bool) -> list[DictRow]:
@@ -155,14 +164,13 @@ def _each(conn: Connection, query: str, arguments: list[Any], dry_run: bool) -> 
     return with_retries(attempt, note=notice)
 
 
-def _show(rows: list[DictRow], columns: list[str], as_json: bool, dry_run: bool) -> None:
+def _show(rows: list[DictRow], as_json: bool, dry_run: bool) -> None:
     if dry_run:
         notice("dry run: rolled back")
-    shown = [{name: row[name] for name in columns} for row in rows]
     if as_json:
-        print_json(shown)
+        print_json(rows)
     else:
-        print_table(shown, columns)
+        print_table(rows, ["relation"])
 
 
 COMMANDS = [track, untrack, sync]
