@@ -219,7 +219,8 @@ def test_conflict_is_3_and_names_the_row(deals: Connection, cli: Run) -> None:
     assert "public.deals (id=D-881): row_changed" in result.stderr
     assert "hint:" in result.stderr
     assert_same(before, snapshot(deals, "public.deals", "public.meetings"))
-    assert "row_changed" in cli("plan", "--run", "run-42", code=3).stdout
+    planned = cli("plan", "--run", "run-42", code=3).stdout
+    assert "public.deals (id=D-881): row_changed" in planned
 
 
 def test_partial_is_3(deals: Connection, cli: Run) -> None:

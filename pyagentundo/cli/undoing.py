@@ -198,14 +198,12 @@ def _plan(
 def _print_summary(rows: list[DictRow], *, err: bool = False) -> None:
     print_table(rows, _SUMMARY, empty="nothing to revert", err=err)
     for row in rows:
-        _print_conflicts(row["conflicts"] or [], row["rows"], err=err)
-
-
-def _print_conflicts(conflicts: list[dict[str, Any]], total: int, *, err: bool = False) -> None:
-    for conflict in conflicts:
-        click.echo(f"  {printable(describe_conflict(conflict))}", err=err)
-    if conflicts and total > len(conflicts):
-        click.echo(f"  … and {total - len(conflicts)} more rows", err=err)
+        conflicts = row["conflicts"] or []
+        for conflict in conflicts:
+            line = describe_conflict({"relation": row["relation"], **conflict})
+            click.echo(f"  {printable(line)}", err=err)
+        if conflicts and row["rows"] > len(conflicts):
+            click.echo(f"  … and {row['rows'] - len(conflicts)} more rows", err=err)
 
 
 def _finish(result: DictRow, *, as_json: bool) -> None:

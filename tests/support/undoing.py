@@ -1,0 +1,183 @@
+"""Writing as an agent, taking it back, and what must hold each time that is done."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row, tuple_row
+
+from tests.support.state import Snapshot, assert_same, snapshot
+
+Connection = psycopg.Connection[Any]
+Row = dict[str, Any]
+
+#: Nothing in a test may hang: a statement that waits for ever fails instead.
+PATIENCE = "-c statement_timeout=20s"
+
+_numbers = itertools.count(1)
+
+
+def track(conn: Connection, *tables: str, capture: str = "agent") -> None:
+    """Track tables, and give every later statement of the connection a time limit."""
+    conn.execute("set statement_timeout = '20s'")
+    for table in tables:
+        conn.execute("select agentundo.track(%s::regclass, %s)", [table, capture])
+
+
+def write(conn: Connection, *statements: str, tag: str | None = None) -> str:
+    """Run statements in one transaction under a tag; return the invocation's id."""
+    tag = tag or f"call-{next(_numbers)}"
+    with conn.transaction():
+        conn.execute("select agentundo.tag(%s)", [tag])
+        for statement in statements:
+            conn.execute(statement.encode())
+    return tag
+
+
+def revert(conn: Connection, invocation: str | list[str], **arguments: Any) -> Row:
+    """Call ``agentundo.revert`` and return its result."""
+    return _call(conn, "revert", invocation, arguments)[0]
+
+
+def redo(conn: Connection, invocation: str, **arguments: Any) -> Row:
+    """Call ``agentundo.redo`` and return its result."""
+    return _call(conn, "redo", invocation, arguments)[0]
+
+
+def plan(conn: Connection, invocation: str | list[str], **arguments: Any) -> list[Row]:
+    """Call ``agentundo.plan`` and return its rows."""
+    return _call(conn, "plan", invocation, arguments)
+
+
+def everything(conn: Connection) -> Snapshot:
+    """Read all tables that are not ours, tracked or not."""
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute(
+            "select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = relnamespace"
+            " where relkind in ('r', 'p') and not relispartition and relpersistence <> 't'"
+            " and nspname not in ('pg_catalog', 'information_schema', 'pg_toast', 'agentundo',"
+            " 'agentundo_history') order by 1"
+        )
+        return snapshot(conn, *(name for (name,) in cursor.fetchall()))
+
+
+def triggers(conn: Connection) -> list[tuple[Any, ...]]:
+    """Read every trigger with its state: O, A, R or D."""
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute(
+            "select tgrelid::regclass::text, tgname::text, tgenabled::text from pg_trigger"
+            " where not tgisinternal order by 1, 2"
+        )
+        return cursor.fetchall()
+
+
+def assert_keys_hold(conn: Connection) -> None:
+    """Fail if a foreign key would not validate when dropped, added again and validated."""
+    with conn.transaction(force_rollback=True), conn.cursor(row_factory=tuple_row) as cursor:
+        # What is rolled back need not be followed by our event trigger.
+        cursor.execute("select set_config('agentundo.internal', 'on', true)")
+        cursor.execute("set constraints all immediate")
+        cursor.execute(
+            "select conrelid::regclass::text, conname::text, pg_get_constraintdef(c.oid),"
+            " c.convalidated, t.relkind = 'p' and current_setting('server_version_num')::int < 180000"
+            " from pg_constraint c join pg_class t on t.oid = conrelid"
+            " where contype = 'f' and conparentid = 0"
+            " and pg_get_constraintdef(c.oid) !~ 'NOT ENFORCED' order by 1, 2"
+        )
+        for table, name, definition, validated, at_once in cursor.fetchall():
+            if not validated:
+                continue
+            constraint = sql.Identifier(name)
+            alter = sql.SQL("alter table ") + sql.SQL(table)
+            cursor.execute(alter + sql.SQL(" drop constraint {}").format(constraint))
+            # A partitioned table cannot have it added without a check before 18.
+            cursor.execute(
+                alter
+                + sql.SQL(" add constraint {} ").format(constraint)
+                + sql.SQL(definition + ("" if at_once else " not valid"))
+            )
+            cursor.execute(alter + sql.SQL(" validate constraint {}").format(constraint))
+
+
+def assert_undone(
+    conn: Connection, *statements: str, tag: str | None = None, again: bool = True
+) -> Row:
+    """Write under a tag and take it back; nobody else writes.
+
+    What must hold: the revert does what its plan said, all tables are bit for bit what they were,
+    foreign keys validate and triggers have the states that they had. Redoing gives what the agent
+    had left, and taking back once more the state before.
+
+    Returns:
+        The result of the first revert.
+
+    """
+    armed = triggers(conn)
+    before = everything(conn)
+    invocation = write(conn, *statements, tag=tag)
+    after = everything(conn)
+    assert before != after, "the statements changed nothing: there is nothing to undo"
+
+    rows = plan(conn, invocation)
+    assert [row for row in rows if row["status"] not in ("ok", "done")] == []
+    planned = Counter(row["action"] for row in rows if row["status"] == "ok")
+    result = revert(conn, invocation)
+    _assert_restored(conn, before, armed)
+    assert result["status"] == "reverted"
+    done = {
+        action: result[f"rows_{action.rstrip('e')}ed"] for action in ("delete", "insert", "update")
+    }
+    assert done == {action: planned[action] for action in done}
+    assert (result["rows_skipped"], result["conflicts"]) == (0, 0)
+    if again:
+        assert redo(conn, invocation)["status"] == "reverted"
+        _assert_restored(conn, after, armed)
+        assert revert(conn, invocation)["status"] == "reverted"
+        _assert_restored(conn, before, armed)
+    return result
+
+
+def refused(conn: Connection, invocation: str | list[str], **arguments: Any) -> dict[str, Any]:
+    """Revert what must be refused as UN001; return the error's DETAIL. Nothing may have changed."""
+    armed = triggers(conn)
+    before = everything(conn)
+    try:
+        result = revert(conn, invocation, **arguments)
+    except psycopg.Error as error:
+        assert error.sqlstate == "UN001", f"{error.sqlstate}: {error}"
+        assert error.diag.message_hint, "a conflict must say what to do next"
+        detail: dict[str, Any] = json.loads(error.diag.message_detail or "")
+        assert detail["total"] >= 1
+        assert detail["conflicts"][0]["relation"]
+        if conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            _assert_restored(conn, before, armed)
+        return detail
+    raise AssertionError(f"was not refused: {result}")
+
+
+def reasons(conn: Connection, invocation: str | list[str], **arguments: Any) -> Counter[str]:
+    """Count the reasons of the conflicts in a plan."""
+    rows = plan(conn, invocation, **arguments)
+    return Counter(row["reason"] for row in rows if row["status"] == "conflict")
+
+
+def _assert_restored(conn: Connection, state: Snapshot, armed: list[tuple[Any, ...]]) -> None:
+    assert_same(state, everything(conn))
+    assert triggers(conn) == armed
+    assert_keys_hold(conn)
+
+
+def _call(
+    conn: Connection, function: str, invocation: str | list[str], arguments: dict[str, Any]
+) -> list[Row]:
+    named = "".join(f", {name} => %({name})s" for name in arguments)
+    kind = "text" if isinstance(invocation, str) else "text[]"
+    query = f"select * from agentundo.{function}(%(_invocation)s::{kind}{named})"
+    with conn.cursor(row_factory=dict_row) as cursor:
+        cursor.execute(query.encode(), {"_invocation": invocation, **arguments})
+        return cursor.fetchall()
