@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,13 +19,14 @@ from pyagentundo import dsn as dsns
 from pyagentundo import errors, installer
 from pyagentundo._sql import LOCK_KEY, PREAMBLE, SqlFiles
 from pyagentundo.errors import DsnError, InstallError, NotInstalled, VersionMismatch
-from tests.support.dump import dump
+from tests.support.dump import assert_same_dump, dump
 from tests.support.servers import Server
 from tests.support.state import assert_same, snapshot
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.core
 
+#: What `agentundo sql` of each release printed, kept as it was.
 FROZEN = sorted(Path(__file__).parent.glob("frozen/*.sql"))
 Connection = psycopg.Connection[Any]
 
@@ -78,7 +80,7 @@ def test_installing_twice_changes_nothing(server: Server, bare_dsn: str) -> None
     report = install(bare_dsn)
     assert report.action == "unchanged"
     assert report.steps == []
-    assert dump(server, bare_dsn, "--format=plain") == before
+    assert_same_dump(before, dump(server, bare_dsn, "--format=plain"))
 
 
 def test_upgrade_applies_everything_again_and_keeps_what_was_captured(
@@ -92,10 +94,35 @@ def test_upgrade_applies_everything_again_and_keeps_what_was_captured(
         agent_writes(conn, "before-upgrade")
         before = dump(server, bare_dsn)
         assert installer.upgrade(conn).action == "re-applied"
-        assert dump(server, bare_dsn) == before
+        assert_same_dump(before, dump(server, bare_dsn))
         agent_writes(conn, "after-upgrade")
         conn.execute("select agentundo.revert(array['before-upgrade', 'after-upgrade'])")
         assert_same(former, snapshot(conn, "public.deals"))
+
+
+def test_upgrade_while_agents_write_loses_no_capture(bare_dsn: str) -> None:
+    install(bare_dsn)
+    upgraded = threading.Event()
+
+    def write_until_upgraded() -> int:
+        count = 0
+        with opened(bare_dsn) as conn:
+            while not upgraded.is_set() or count < 10:
+                count += 1
+                agent_writes(conn, f"call-{count}")
+        return count
+
+    with opened(bare_dsn) as conn, ThreadPoolExecutor() as pool:
+        make_deals(conn)
+        conn.execute("select agentundo.track('public.deals')")
+        writer = pool.submit(write_until_upgraded)
+        try:
+            for _ in range(3):
+                installer.upgrade(conn)
+        finally:
+            upgraded.set()
+        written = writer.result()
+        assert value(conn, "select count(distinct invocation) from agentundo.changes") == written
 
 
 def test_second_installer_waits_and_finds_it_done(bare_dsn: str) -> None:
@@ -121,7 +148,7 @@ def test_failure_in_the_middle_leaves_nothing(
     with pytest.raises(psycopg.errors.DivisionByZero) as caught:
         install(bare_dsn, files=SqlFiles(broken))
     assert caught.value.__notes__ == ["while running 99_broken.sql"]
-    assert dump(server, bare_dsn) == before
+    assert_same_dump(before, dump(server, bare_dsn))
 
 
 def test_odd_session_defaults_do_not_matter(server: Server, bare_dsn: str) -> None:
@@ -316,7 +343,7 @@ def test_newer_database_is_never_downgraded(server: Server, bare_dsn: str) -> No
         with pytest.raises(VersionMismatch, match="newer than this package"):
             installer.upgrade(conn)
         assert installer.require(conn).schema_version == 99
-    assert dump(server, bare_dsn) == before
+    assert_same_dump(before, dump(server, bare_dsn))
 
 
 def test_nothing_to_upgrade_or_remove(bare_dsn: str) -> None:
@@ -350,9 +377,11 @@ def test_missing_migrations_run_in_order_and_once(bare_dsn: str, tmp_path: Path)
 
 @pytest.mark.parametrize("frozen", FROZEN, ids=lambda path: path.stem)
 def test_upgraded_install_equals_a_fresh_one(server: Server, bare_dsn: str, frozen: Path) -> None:
-    with server.database(installed=False) as other:
+    with server.database(installed=True) as other:
         fresh_dsn = server.dsn(other.dbname)
-        install(fresh_dsn)
+        with opened(fresh_dsn) as conn:
+            make_deals(conn)
+            conn.execute("select agentundo.track('public.deals')")
         with opened(bare_dsn) as conn:
             conn.execute(frozen.read_bytes())
             make_deals(conn)
@@ -362,9 +391,7 @@ def test_upgraded_install_equals_a_fresh_one(server: Server, bare_dsn: str, froz
             installer.upgrade(conn)
             conn.execute("select agentundo.revert('old-call')")
             assert_same(former, snapshot(conn, "public.deals"))
-            conn.execute("select agentundo.untrack('public.deals', false)")
-            conn.execute("drop table public.deals")
-        assert dump(server, bare_dsn) == dump(server, fresh_dsn)
+        assert_same_dump(dump(server, fresh_dsn), dump(server, bare_dsn))
 
 
 # Scripts ------------------------------------------------------------------------------------------
@@ -381,7 +408,7 @@ def test_printed_script_installs_the_same(server: Server, bare_dsn: str) -> None
     result = psql(server, bare_dsn, script)
     assert (result.returncode, result.stderr) == (0, "")
     with server.database(installed=True) as other:
-        assert dump(server, bare_dsn) == dump(server, server.dsn(other.dbname))
+        assert_same_dump(dump(server, server.dsn(other.dbname)), dump(server, bare_dsn))
     again = psql(server, bare_dsn, script)
     assert again.returncode != 0
     assert "installed in this database already" in again.stderr
@@ -400,7 +427,7 @@ def test_dry_run_changes_nothing_and_names_every_step(server: Server, bare_dsn: 
     before = dump(server, bare_dsn)
     report = install(bare_dsn, dry_run=True)
     assert [step.name for step in report.steps] == [path.name for path in SqlFiles().files()]
-    assert dump(server, bare_dsn) == before
+    assert_same_dump(before, dump(server, bare_dsn))
 
 
 # Removal ------------------------------------------------------------------------------------------
@@ -415,7 +442,7 @@ def test_uninstall_leaves_nothing(server: Server, bare_dsn: str) -> None:
         agent_writes(conn, "call-1")
         conn.execute("select agentundo.revert('call-1')")
         assert installer.uninstall(conn).after is None
-        assert dump(server, bare_dsn) == before
+        assert_same_dump(before, dump(server, bare_dsn))
         assert_same(former, snapshot(conn, "public.deals"))
         assert value(conn, "select count(*) from pg_event_trigger") == 0
 
@@ -425,7 +452,7 @@ def test_uninstall_dry_run_changes_nothing(server: Server, bare_dsn: str) -> Non
     before = dump(server, bare_dsn)
     with opened(bare_dsn) as conn:
         assert installer.uninstall(conn, dry_run=True).steps
-    assert dump(server, bare_dsn) == before
+    assert_same_dump(before, dump(server, bare_dsn))
 
 
 def test_kept_history_is_taken_up_again(bare_dsn: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import re
 import subprocess
 
@@ -14,3 +16,11 @@ def dump(server: Server, dsn: str, *options: str) -> str:
     command = [program, *(options or ["--schema-only"]), f"--dbname={dsn}"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return re.sub(r"^\\(un)?restrict .*\n", "", text, flags=re.MULTILINE)
+
+
+def assert_same_dump(expected: str, actual: str) -> None:
+    """Fail with the lines that differ."""
+    lines = difflib.unified_diff(
+        expected.splitlines(), actual.splitlines(), "expected", "actual", lineterm="", n=2
+    )
+    assert expected == actual, "dumps differ\n" + "\n".join(itertools.islice(lines, 60))
