@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg import sql
 from psycopg.rows import class_row, scalar_row
 
@@ -98,17 +99,14 @@ class Caught:
 def refused(code: str) -> Iterator[Caught]:
     """Fail unless the block raises an error with this SQLSTATE, a message and a hint."""
     caught = Caught()
-    try:
+    with pytest.raises(psycopg.Error) as raised:
         yield caught
-    except psycopg.Error as error:
-        diag = error.diag
-        assert diag.sqlstate == code, f"{diag.sqlstate} instead of {code}: {error}"
-        assert diag.message_primary
-        assert diag.message_hint, "an error of ours says what to do next"
-        detail = json.loads(diag.message_detail) if diag.message_detail else {}
-        caught.refusal = Refusal(code, diag.message_primary, diag.message_hint, detail)
-    else:
-        raise AssertionError(f"not refused with {code}")
+    diag = raised.value.diag
+    assert diag.sqlstate == code, f"{diag.sqlstate} instead of {code}: {raised.value}"
+    assert diag.message_primary
+    assert diag.message_hint, "an error of ours says what to do next"
+    detail = json.loads(diag.message_detail) if diag.message_detail else {}
+    caught.refusal = Refusal(code, diag.message_primary, diag.message_hint, detail)
 
 
 def tag(conn: Connection, invocation: str, **companions: Any) -> None:
@@ -142,9 +140,11 @@ def status(conn: Connection, invocation: str) -> Any:
     return scalar(conn, "select status from agentundo.invocations where id = %s", invocation)
 
 
-def _call(function: str, arguments: Json) -> sql.Composed:
+def _call(function: str, target: Any, arguments: Json) -> sql.Composed:
+    # Without the cast an array would go to the function for a single invocation.
+    first = sql.SQL("%s::text") if isinstance(target, str) else sql.SQL("%s::text[]")
     named = [sql.SQL("{} => %s").format(sql.Identifier(name)) for name in arguments]
-    given = sql.SQL(", ").join([sql.SQL("%s"), *named])
+    given = sql.SQL(", ").join([first, *named])
     return sql.SQL("select * from {}({})").format(sql.Identifier("agentundo", function), given)
 
 
@@ -152,18 +152,21 @@ def plan(conn: Connection, what: str | Sequence[str], **arguments: Any) -> list[
     """Return ``agentundo.plan`` of an invocation or several."""
     with conn.cursor(row_factory=class_row(PlanRow)) as cursor:
         target = what if isinstance(what, str) else list(what)
-        return cursor.execute(_call("plan", arguments), [target, *arguments.values()]).fetchall()
+        query = _call("plan", target, arguments)
+        return cursor.execute(query, [target, *arguments.values()]).fetchall()
 
 
 def plan_run(conn: Connection, run: str, **arguments: Any) -> list[PlanRow]:
     """Return ``agentundo.plan_run``."""
     with conn.cursor(row_factory=class_row(PlanRow)) as cursor:
-        return cursor.execute(_call("plan_run", arguments), [run, *arguments.values()]).fetchall()
+        query = _call("plan_run", run, arguments)
+        return cursor.execute(query, [run, *arguments.values()]).fetchall()
 
 
 def _result(conn: Connection, function: str, target: Any, arguments: Json) -> Result:
     with conn.cursor(row_factory=class_row(Result)) as cursor:
-        row = cursor.execute(_call(function, arguments), [target, *arguments.values()]).fetchone()
+        query = _call(function, target, arguments)
+        row = cursor.execute(query, [target, *arguments.values()]).fetchone()
     assert row is not None
     return row
 
