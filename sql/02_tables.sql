@@ -133,6 +133,7 @@ create table agentundo._invocation (
 );
 create unique index on agentundo._invocation (run, step);
 create index on agentundo._invocation (created_at);
+create index on agentundo._invocation (scope, created_at);
 
 create sequence agentundo._change_number cache 1;   -- row locks order the changes of a key; a cache would not
 
@@ -168,6 +169,7 @@ create table agentundo._change (
 create index on agentundo._change (invocation);
 create index on agentundo._change (xid);
 create index on agentundo._change (run) where run is not null;
+create index on agentundo._change (scope, change) where scope is not null;
 create index on agentundo._change (source) where source is not null;
 
 -- Reverts ------------------------------------------------------------------------------------------
@@ -302,6 +304,7 @@ create type agentundo.erase_count as (images bigint, inputs bigint);
 -- One row of a plan while it is being worked on. Images are named by where they lie (the ctid of a
 -- history row, of the current row): values are fetched only to be compared, restored or shown.
 create type agentundo._decision as (
+  place   int,             -- its index in the plan
   tracked int,
   change  bigint,          -- the last change of the set that touched the row
   part    oid,             -- the relation in which the current row lies
@@ -319,3 +322,7 @@ create type agentundo._decision as (
   unit    text,            -- rows that go back together or not at all
   detail  jsonb
 );
+
+-- Rows that generated statements of the plan hand back.
+create type agentundo._pair as (there int, here int);
+create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], sums jsonb);

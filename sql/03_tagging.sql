@@ -86,7 +86,7 @@ begin
           set_config('agent.actor', coalesce(actor, ''), true),
           set_config('agent.on_behalf_of', coalesce(on_behalf_of, ''), true),
           set_config('agent.scope', coalesce(scope, ''), true);
-  perform agentundo._note_baseline(id);
+  perform agentundo._note_baseline();
 end
 $body$;
 comment on function agentundo.tag(text, text, int, text, text, text, text) is
@@ -94,7 +94,7 @@ comment on function agentundo.tag(text, text, int, text, text, text, text) is
 
 -- What the transaction had written before it was tagged, so that commit_invocation() can tell which
 -- tables were written under the tag without being tracked. A transaction without an id wrote nothing.
-create or replace function agentundo._note_baseline(id text) returns void
+create or replace function agentundo._note_baseline() returns void
 language plpgsql as
 $body$
 begin

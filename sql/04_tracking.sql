@@ -167,12 +167,11 @@ begin
             argument);
         when 'grant' then
           execute format('grant select, insert, update, delete on %%s to %%I', relation, argument);
-          execute format('grant usage on schema %%s to %%I', (select relnamespace::regnamespace from pg_class where oid = relation), argument);
+        when 'usage' then  -- of the schemas where the table and the types of its columns live
+          execute format('grant usage on schema %%s to %%I', state, argument);
         when 'revoke' then
           execute format('revoke select, insert, update, delete on %%s from %%I', relation, argument);
       end case;
-    exception when insufficient_privilege then
-      if task <> 'grant' then raise; end if;  -- the schema is somebody else's; track() checks what came of it
     end
     $deputy$ $create$, name);
   execute format('revoke all on function %s from public', signature);
@@ -277,6 +276,34 @@ $body$
   order by c.attnum, c.since_change
 $body$;
 
+-- Gets us USAGE of the schemas where the table and the types of its columns live.
+create or replace function agentundo._reach(relation regclass, ours name) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  schema regnamespace;
+begin
+  for schema in
+    select distinct n::regnamespace
+    from (
+      select c.relnamespace from pg_class c where c.oid = relation
+      union all
+      select b.typnamespace from pg_attribute a join pg_type y on y.oid = a.atttypid
+      join pg_type b on b.oid in (y.oid, y.typelem, y.typbasetype)
+      where a.attrelid = relation and a.attnum > 0 and not a.attisdropped) s (n)
+    where not has_schema_privilege(ours, n, 'usage')
+  loop
+    begin
+      perform agentundo._by_deputy('usage', relation, ours, schema::text);
+    exception when insufficient_privilege then
+      perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s may not look into schema %s', relation, ours, schema),
+        format('Run "grant usage on schema %s to %I" as the owner of the schema.', schema, ours),
+        jsonb_build_object('relation', relation::text, 'reason', 'schema'));
+    end;
+  end loop;
+end
+$body$;
+
 -- Makes everything of ours agree with the table as it is now. Idempotent, adds only.
 -- Takes SHARE ROW EXCLUSIVE on the relations whose triggers it has to create.
 create or replace function agentundo._sync(tracked_id int) returns void
@@ -310,6 +337,8 @@ begin
        and a.attrelid = t.relation and a.attname = c.name and not a.attisdropped;
   end if;
 
+  perform agentundo._reach(t.relation, ours);
+
   -- Columns. One that went or changed its type ends; one that is new or changed its type begins.
   update agentundo._column c set until_change = agentundo._last_change()
    where c.tracked = tracked_id and c.until_change is null
@@ -317,6 +346,17 @@ begin
        select from pg_attribute a
        where a.attrelid = t.relation and a.attnum = c.attnum and not a.attisdropped and a.attgenerated = ''
          and agentundo._history_type(a.atttypid) = c.type);
+  -- A dropped column of a composite type: its values can go nowhere any more, and must not keep the user
+  -- from dropping the type.
+  for has in
+    select c.* from agentundo._column c
+    where c.tracked = tracked_id and c.until_change is not null and (
+      select y.typtype from pg_attribute a join pg_type z on z.oid = a.atttypid join pg_type y on y.oid = coalesce(nullif(z.typelem, 0), z.oid)
+      where a.attrelid = t.history and a.attname = c.history_column) = 'c'
+  loop
+    execute format('alter table %s drop column %I', t.history, has.history_column);
+    delete from agentundo._column c where c.tracked = tracked_id and c.history_column = has.history_column;
+  end loop;
   for col in
     select a.attnum, a.attname, agentundo._history_type(a.atttypid) as type, a.atttypid
     from pg_attribute a
@@ -326,7 +366,7 @@ begin
     select * into has from agentundo._column c where c.tracked = tracked_id and c.attnum = col.attnum and c.until_change is null;
     if not found then
       history_name := 'c' || col.attnum || coalesce(
-        (select '_' || (count(*) + 1) from agentundo._column c where c.tracked = tracked_id and c.history_column ~ ('^c' || col.attnum || '(_|$)') having count(*) > 0), '');
+        (select '_' || (count(*) + 1) from pg_attribute h where h.attrelid = t.history and h.attname ~ ('^c' || col.attnum || '(_|$)') having count(*) > 0), '');
       execute format('alter table %s add column %I %s', t.history, history_name, col.type);
       insert into agentundo._column (tracked, history_column, attnum, name, type, since_change)
       values (tracked_id, history_name, col.attnum, col.attname, col.type,
@@ -372,7 +412,6 @@ begin
       returning * into m;
     if level.relkind = 'r' and not (has_table_privilege(ours, level.relation, 'insert') and has_table_privilege(ours, level.relation, 'select')
         and has_table_privilege(ours, level.relation, 'update') and has_table_privilege(ours, level.relation, 'delete'))
-      or not has_schema_privilege(ours, (select relnamespace from pg_class where oid = level.relation), 'usage')
       or level.relkind = 'p' and not has_table_privilege(ours, level.relation, 'delete') then
       perform agentundo._by_deputy('grant', level.relation, ours);
     end if;
@@ -386,7 +425,7 @@ $body$;
 create or replace function agentundo._name(relation regclass) returns text
 language sql stable set search_path = pg_catalog, pg_temp as
 $body$
-  select format('%I.%I', relnamespace::regnamespace::name, relname) from pg_class where oid = relation
+  select format('%s.%I', relnamespace::regnamespace, relname) from pg_class where oid = relation
 $body$;
 
 create or replace function agentundo._last_change() returns bigint
@@ -627,7 +666,8 @@ begin
   perform agentundo._track_new(d.objid)
   from pg_event_trigger_ddl_commands() d
   join pg_class c on c.oid = d.objid and c.relkind in ('r', 'p') and not c.relispartition
-  join agentundo._schema_rule r on r.schema_name::text = c.relnamespace::regnamespace::name::text
+  join pg_namespace n on n.oid = c.relnamespace
+  join agentundo._schema_rule r on r.schema_name = n.nspname
   where d.classid = 'pg_class'::regclass and d.command_tag in ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
     and not exists (select from agentundo._tracked x where x.relation = d.objid);
 end
@@ -639,7 +679,7 @@ $body$
 begin
   if agentundo._why_not_trackable(relation) is null then
     perform agentundo._track(relation, (
-      select r.capture from agentundo._schema_rule r join pg_class c on r.schema_name::text = c.relnamespace::regnamespace::name::text where c.oid = relation));
+      select r.capture from agentundo._schema_rule r join pg_namespace n on n.nspname = r.schema_name join pg_class c on c.relnamespace = n.oid where c.oid = relation));
   end if;
 exception when others then
   raise warning 'agentundo: table % is not tracked: %', relation, sqlerrm

@@ -44,37 +44,27 @@ $body$
           ('bigint', 'numeric'), ('real', 'double precision'), ('date', 'timestamp without time zone'), ('bpchar', 'text'), ('character varying', 'text'))))
 $body$;
 
--- One column of an image as an SQL expression over the history alias, for the image of change number
--- `change` (an SQL expression too): picks the history column in which the table's column lived then.
--- null `known`: every image has it.
-create or replace function agentundo._image_column(
-  tracked_id int, attnum smallint, alias text, change text, out value text, out known text)
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+-- The live columns of a table as SQL expressions over an image: `value` over the history alias, for the
+-- image of change number `change` (an SQL expression too), from the history column in which the column
+-- lived then; `known` is a condition that the image has it at all, null where every image does.
+create or replace function agentundo._image_columns(tracked_id int, alias text, change text)
+returns table (attnum smallint, name name, type text, value text, known text)
+language sql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
-declare
-  c record;
-  newest record;
-  pieces text := '';
-  first_since bigint;
-  n int := 0;
-begin
-  for c in select * from agentundo._columns(tracked_id) x where x.attnum = _image_column.attnum order by x.since_change desc loop
-    if n = 0 then
-      newest := c;
-    end if;
-    exit when not agentundo._widens(c.type, newest.type);
-    n := n + 1;
-    first_since := c.since_change;
-    pieces := pieces || format(' when %s > %s then %I.%I%s', change, c.since_change, alias, c.history_column,
-      case when c.type <> newest.type then '::' || newest.type else '' end);
-  end loop;
-  if n = 1 then
-    value := format('%I.%I', alias, newest.history_column);
-  else
-    value := 'case' || pieces || ' end';
-  end if;
-  known := case when first_since > 0 then format('%s > %s', change, first_since) end;
-end
+  with piece as (
+    select c.*, first_value(c.type) over w as newest_type, bool_or(c.live) over w as lives
+    from agentundo._columns(tracked_id) c
+    window w as (partition by c.attnum order by c.since_change desc)),
+  usable as (
+    select p.*, bool_and(agentundo._widens(p.type, p.newest_type)) over (partition by p.attnum order by p.since_change desc) as usable
+    from piece p where p.lives)
+  select u.attnum, (array_agg(u.name order by u.since_change desc))[1], min(u.newest_type),
+    case when count(*) = 1 then min(format('%I.%I', alias, u.history_column))
+      else 'case' || string_agg(format(' when %s > %s then %I.%I%s', change, u.since_change, alias, u.history_column,
+             case when u.type <> u.newest_type then '::' || u.newest_type else '' end), '' order by u.since_change desc) || ' end' end,
+    case when min(u.since_change) > 0 then format('%s > %s', change, min(u.since_change)) end
+  from usable u where u.usable
+  group by u.attnum
 $body$;
 
 create or replace function agentundo._table_column(alias text, name name, type text) returns text
@@ -96,25 +86,14 @@ $body$;
 -- from nothing. `by_value`: for relations rewritten since, where ALTER TABLE may have padded or rescaled.
 create or replace function agentundo._image_row(
   tracked_id int, alias text, change text, table_alias text default null, by_value boolean default false) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp as
 $body$
-declare
-  c record;
-  i record;
-  list text[] := '{}';
-  item text;
-begin
-  for c in select * from agentundo._columns(tracked_id) x where x.live order by x.attnum loop
-    i := agentundo._image_column(tracked_id, c.attnum, alias, change);
-    item := i.value;
-    if i.known is not null then
-      item := format('case when %s then %s else %s end', i.known, i.value,
-        case when table_alias is null then format('null::%s', c.type) else agentundo._table_column(table_alias, c.name, c.type) end);
-    end if;
-    list := list || agentundo._comparable(item, c.type, by_value);
-  end loop;
-  return 'row(' || array_to_string(list, ', ') || ')::record';
-end
+  select 'row(' || coalesce(string_agg(agentundo._comparable(
+      case when i.known is null then i.value
+        else format('case when %s then %s else %s end', i.known, i.value,
+          case when table_alias is null then 'null::' || i.type else agentundo._table_column(table_alias, i.name, i.type) end) end,
+      i.type, by_value), ', ' order by i.attnum), '') || ')::record'
+  from agentundo._image_columns(tracked_id, alias, change) i
 $body$;
 
 create or replace function agentundo._table_row(tracked_id int, alias text, by_value boolean default false) returns text

@@ -152,17 +152,22 @@ $body$;
 
 -- Views ----------------------------------------------------------------------------------------------
 
+-- What each tracked table is called now; its last name once it is gone.
+create or replace view agentundo._names as
+select t.id as tracked, coalesce(
+  (select format('%I.%I', n.nspname, k.relname) from pg_catalog.pg_class k
+   join pg_catalog.pg_namespace n on n.oid = k.relnamespace where k.oid = t.relation), t.name) as relation
+from agentundo._tracked t;
+
 -- One row per change, with the newest standing revert that has taken it back.
 create or replace view agentundo.changes as
-select c.change, c.invocation, coalesce(i.run, c.run) as run, coalesce(i.step, c.step) as step,
-  coalesce((select format('%I.%I', n.nspname, k.relname) from pg_catalog.pg_class k
-            join pg_catalog.pg_namespace n on n.oid = k.relnamespace where k.oid = t.relation), t.name) as relation,
+select c.change, c.invocation, coalesce(i.run, c.run) as run, coalesce(i.step, c.step) as step, t.relation,
   case c.operation when 'I' then 'insert' when 'U' then 'update' when 'D' then 'delete' else 'truncate' end as operation,
   c.rows, c.role, c.application as application_name, c.xid, c.at,
   (select v.id from agentundo._reverted r join agentundo._revert v on v.id = r.revert
    where r.change = c.change and v.standing order by v.number desc limit 1) as covered_by
 from agentundo._change c
-left join agentundo._tracked t on t.id = c.tracked
+left join agentundo._names t on t.tracked = c.tracked
 left join agentundo._invocation i on i.id = c.invocation;
 comment on view agentundo.changes is
   'Every captured statement per table: which invocation made it, how many rows, and which revert has taken it back. Without values of rows.';
@@ -179,10 +184,11 @@ select x.id, coalesce(i.run, f.run) as run, coalesce(i.step, f.step) as step, co
     else coalesce(i.status, 'committed')
   end as status,
   coalesce(i.recorded, false) as recorded, i.input, i.result, i.error, i.meta,
-  coalesce(c.rows, 0) as rows, coalesce(c.relations, '{}') as relations, i.uncovered,
-  coalesce(i.created_at, c.first_at) as created_at, i.committed_at, c.first_at as first_write_at, c.last_at as last_write_at,
+  coalesce(c.rows, 0) as rows,
+  array(select n.relation from agentundo._names n where n.tracked = any (c.tracked) order by n.relation) as relations,
+  i.uncovered, coalesce(i.created_at, c.first_at) as created_at, i.committed_at, c.first_at as first_write_at, c.last_at as last_write_at,
   v.at as reverted_at, v.reverted_by, v.reason as revert_reason, v.id as revert_id,
-  coalesce(c.open, 0) > 0 and i.purged_at is null as undoable,
+  c.open > 0 and i.purged_at is null as undoable,
   case when c.open > 0 and i.purged_at is null then least(
     (select min(e.undo_by) from agentundo._effect e where e.invocation = x.id),
     case when i.held is null then c.last_at + (select s.value::interval from agentundo._setting s where s.name = 'retention') end) end as undo_by
@@ -193,8 +199,10 @@ from (
 left join agentundo._invocation i on i.id = x.id
 cross join lateral (
   select count(*) as changes, min(o.change) as first_change, min(o.at) as first_at, max(o.at) as last_at, sum(o.rows)::bigint as rows,
-    count(*) filter (where o.covered_by is null) as open, array_agg(distinct o.relation order by o.relation) as relations
-  from agentundo.changes o where o.invocation = x.id) c
+    count(*) filter (where not exists (
+      select from agentundo._reverted r join agentundo._revert w on w.id = r.revert where r.change = o.change and w.standing)) as open,
+    array_agg(distinct o.tracked) as tracked
+  from agentundo._change o where o.invocation = x.id) c
 left join agentundo._change f on f.change = c.first_change
 left join lateral (
   select r.* from agentundo._revert r
@@ -202,21 +210,39 @@ left join lateral (
 comment on view agentundo.invocations is
   'One row per tool call: recorded ones, and those that were only tagged. "undoable" says whether anything is left that revert() would take back, "undo_by" until when it is kept. Reading it changes nothing.';
 
+-- Every invocation of a run. A recorded run wins over the setting under which it wrote.
+create or replace function agentundo._run_invocations(run text) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select array(
+    select i.id from agentundo._invocation i where i.run = _run_invocations.run
+    union
+    select c.invocation from agentundo._change c
+    where c.run = _run_invocations.run and c.invocation is not null
+      and not exists (select from agentundo._invocation i where i.id = c.invocation and i.run <> c.run))
+$body$;
+
 create or replace view agentundo.runs as
-select i.run, min(i.scope) as scope, min(i.actor) as actor, min(i.on_behalf_of) as on_behalf_of, count(*) as invocations,
-  sum(i.rows)::bigint as rows, min(coalesce(i.first_write_at, i.created_at)) as first_at,
-  max(greatest(i.last_write_at, i.created_at)) as last_at,
-  case
-    when bool_or(i.status in ('reverted', 'partially_reverted')) then
-      case when bool_or(i.undoable) then 'partially_reverted' else 'reverted' end
-    when bool_or(i.status = 'pending') then 'pending'
-    when bool_and(i.status = 'failed') then 'failed'
-    else 'committed'
-  end as status,
-  bool_or(i.undoable) as undoable
-from agentundo.invocations i
-where i.run is not null
-group by i.run;
+select x.run, r.*
+from (
+  select run from agentundo._invocation where run is not null
+  union
+  select run from agentundo._change where run is not null and invocation is not null) x
+cross join lateral (
+  select min(i.scope) as scope, min(i.actor) as actor, min(i.on_behalf_of) as on_behalf_of, count(*) as invocations,
+    sum(i.rows)::bigint as rows, min(coalesce(i.first_write_at, i.created_at)) as first_at,
+    max(greatest(i.last_write_at, i.created_at)) as last_at,
+    case
+      when bool_or(i.status in ('reverted', 'partially_reverted')) then
+        case when bool_or(i.undoable) then 'partially_reverted' else 'reverted' end
+      when bool_or(i.status = 'pending') then 'pending'
+      when bool_and(i.status = 'failed') then 'failed'
+      else 'committed'
+    end as status,
+    bool_or(i.undoable) as undoable
+  from agentundo.invocations i
+  where i.id = any (agentundo._run_invocations(x.run))) r
+where r.invocations > 0;
 comment on view agentundo.runs is
   'One row per run, the chain of tool calls of an agent turn or job: its size, its time, and whether revert_run() would take anything back. Reading it changes nothing.';
 
@@ -232,45 +258,29 @@ comment on view agentundo.effects is
 
 -- Invocations and runs ---------------------------------------------------------------------------------
 
--- Every invocation of a run. A recorded run wins over the setting under which it wrote.
-create or replace function agentundo._run_invocations(run text) returns setof text
-language sql stable security definer set search_path = pg_catalog, pg_temp as
-$body$
-  select i.id from agentundo._invocation i where i.run = _run_invocations.run
-  union
-  select c.invocation from agentundo._change c
-  where c.run = _run_invocations.run and c.invocation is not null
-    and not exists (select from agentundo._invocation i where i.id = c.invocation and i.run <> c.run)
-$body$;
-
--- The newest invocations of a scope, each once. Walks the changes and the records from their newest
--- end and stops when there are enough, so a large history costs nothing.
-create or replace function agentundo._newest(scope text, anywhere boolean, run text, number int) returns text[]
+-- The newest invocations of a scope, each once, reverts left out. Walks the changes and the records
+-- from their newest end and stops when there are enough: a long history costs nothing. The scopes that
+-- changes carry decide here; the caller looks again at those that were recorded.
+create or replace function agentundo._newest(scope text, anywhere boolean, number int) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
 declare
+  wanted text := case when anywhere then 'true' when scope is null then 'x.scope is null' else 'x.scope = $1' end;
   found_ids text[] := array[]::text[];
   recorded_ids text[];
-  c record;
+  newest_id text;
 begin
-  if run is not null then
-    return array(select r from agentundo._run_invocations(run) r);
-  end if;
-  for c in
-    select ch.invocation as id, coalesce((select i.scope from agentundo._invocation i where i.id = ch.invocation), ch.scope) as scope
-    from agentundo._change ch where ch.invocation is not null order by ch.change desc
+  for newest_id in
+    execute format('select x.invocation from agentundo._change x where x.invocation is not null and %s order by x.change desc', wanted) using scope
   loop
     exit when cardinality(found_ids) >= number;
-    if (anywhere or c.scope is not distinct from _newest.scope) and c.id <> all (found_ids)
-      and not exists (select from agentundo._revert r where r.id = c.id) then
-      found_ids := found_ids || c.id;
+    if newest_id <> all (found_ids) and not exists (select from agentundo._revert r where r.id = newest_id) then
+      found_ids := found_ids || newest_id;
     end if;
   end loop;
-  select array_agg(x.id) into recorded_ids from (
-    select i.id from agentundo._invocation i
-    where i.recorded and (anywhere or i.scope is not distinct from _newest.scope) and i.id <> all (found_ids)
-    order by i.created_at desc limit number) x;
-  return found_ids || coalesce(recorded_ids, '{}');
+  execute format('select array(select x.id from agentundo._invocation x where x.recorded and x.id <> all ($2) and %s order by x.created_at desc limit $3)', wanted)
+    into recorded_ids using scope, found_ids, number;
+  return found_ids || recorded_ids;
 end
 $body$;
 
@@ -284,7 +294,7 @@ declare
 begin
   perform agentundo._may_read();
   anywhere := wanted is null and not agentundo._bound_to_scope();
-  ids := agentundo._newest(wanted, anywhere, run, number);
+  ids := case when run is null then agentundo._newest(wanted, anywhere, number) else agentundo._run_invocations(run) end;
   return query
     with newest as materialized (
       select i.id, i.run, i.step, i.scope, i.actor, i.on_behalf_of, i.tool, i.rows, greatest(i.last_write_at, i.created_at) as last_at, i.undoable,
@@ -315,7 +325,7 @@ begin
           coalesce(sum(c.rows), 0)::bigint as rows,
           coalesce(bool_or(not exists (
             select from agentundo._reverted x join agentundo._revert v on v.id = x.revert where x.change = c.change and v.standing)), false) as undoable
-        from agentundo._run_invocations(r.run) m
+        from unnest(agentundo._run_invocations(r.run)) m
         join agentundo._change c on c.invocation = m
         left join agentundo._invocation i on i.id = m) w)
     select i.kind, i.id, i.run, i.step, i.scope, i.actor, i.on_behalf_of, i.tools, i.rows, i.last_at, i.undoable, i.why_not

@@ -13,6 +13,24 @@
 -- Images are compared as stored (the operator *=), over explicit column lists without generated
 -- columns, never with =. Everything here is a pure SELECT over one snapshot.
 
+-- Is a change somebody else's write? A change that a standing revert took back and that revert's own
+-- change cancel each other, as if neither had been. A condition over the alias, as text.
+create or replace function agentundo._stranger_sql(alias text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$
+  select format($sql$(
+    not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing where u.change = %1$I.change)
+    and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.standing))$sql$, alias)
+$body$;
+
+-- The versions that reverts have left in a table ($1): a row that an undo brought to the very image
+-- that our set had left is as our set left it.
+create or replace function agentundo._undo_versions_sql() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$
+  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.tracked = $1'
+$body$;
+
 -- The part of the statement that both kinds of tables begin with: the changes of the set ($2) and of
 -- its reverts and redos ($3), and their images.
 create or replace function agentundo._net_head(history regclass, key_list text) returns text
@@ -25,12 +43,12 @@ $body$
   foreigner as materialized (   -- captured changes by others: later in the same transaction, or between two of ours
     select f.change, f.xid, coalesce(f.source, f.change) as source
     from agentundo._change f
-    where f.tracked = $1 and f.change <> all ($2) and f.change <> all ($3)
+    where f.tracked = $1 and f.change <> all ($2) and f.change <> all ($3) and %3$s
       and (f.xid in (select xid from change)
         or (f.change > (select min(change) from change) and f.change < (select max(change) from change)))),
   image as materialized (
     select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid%2$s
-    from change c join %1$s h on h._change = c.source)$sql$, history, key_list)
+    from change c join %1$s h on h._change = c.source)$sql$, history, key_list, agentundo._stranger_sql('f'))
 $body$;
 
 -- Changes up to this number are compared by image alone: their xmins come from before a logical copy.
@@ -55,7 +73,7 @@ begin
   if t.relation is null or not exists (select from pg_class where oid = t.relation) then
     -- Dropped since: nothing to compare with, and nothing can be put back.
     return query
-      select tracked_id, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
+      select null::int, tracked_id, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
         'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
         jsonb_build_object('hint', format('Table %s is gone.', t.name), 'rows', c.rows)
       from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id;
@@ -180,10 +198,10 @@ begin
       from %2$s h where h.ctid = n.before and r.ctid is not null and a.matches is not true offset 0) b on true),
   judged as (
     select *, matches and not written_again and (by_value or version = own_version or version = any (versions)
-        or version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $1 and f.change = any ($3))) as untouched,
-      back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $1 and f.change = any ($3)) as taken_back
+        or version in (%18$s)) as untouched,
+      back and version in (%18$s) as taken_back
     from compared)
-  select $1, change, part, cur, before, after,
+  select null::int, $1, change, part, cur, before, after,
     case when before is not null then before_change end, case when after is not null then after_change end,
     case when before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when after is null and cur is null then 'insert'
       when cur is null then 'insert' else 'update' end,
@@ -210,7 +228,7 @@ begin
     agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), agentundo._table_row(t.id, 'r', true),
     agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), agentundo._table_row(t.id, 'r'),
     agentundo._image_row(t.id, 'h', 'n.before_change', 'r'),
-    agentundo._retyped(t.id, 'change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'));
+    agentundo._retyped(t.id, 'change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'), agentundo._undo_versions_sql());
 end
 $body$;
 
@@ -240,12 +258,13 @@ $body$
   candidate as (
     select y.says, r.tableoid as part, r.ctid as cur,
       r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) or y.after_change <= $4
+        or r.xmin::text::bigint in (%6$s)
         or exists (select from agentundo._change c where c.change = y.after_change and c.filenode <> pg_relation_filenode(r.tableoid)) as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
     where y.surplus > 0),
   placed as (
     select *, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
-  select $1, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
+  select null::int, $1, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
     case when p.cur is null then 'none' else 'delete' end,
     case when p.cur is null then case when n.place <= y.surplus - y.gone then 'conflict' else 'done' end when p.untouched then 'ok' else 'conflict' end,
     case when p.cur is null then case when n.place <= y.surplus - y.gone then 'row_changed' end when not p.untouched then 'row_rewritten' end,
@@ -254,10 +273,10 @@ $body$
   left join placed p on p.says = y.says and p.place = n.place
   where y.surplus > 0
   union all
-  select $1, y.change, null, null, y.before, null, y.before_change, null, 'insert', 'ok', null, 'version', null, null, case when y.moved then 'moved' end, null
+  select null, $1, y.change, null, null, y.before, null, y.before_change, null, 'insert', 'ok', null, 'version', null, null, case when y.moved then 'moved' end, null
   from tally y cross join lateral generate_series(1, -y.surplus + y.gone) n (place)
   where y.surplus < 0$sql$,
     t.history, agentundo._image_row(t.id, 'h', 'e.change'),
     agentundo._from(t),
-    agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'))
+    agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql())
 $body$;

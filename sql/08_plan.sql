@@ -96,88 +96,15 @@ $body$
   where c.invocation in (select id from kin) and c.invocation <> all (ids)
 $body$;
 
--- The set's rows as the revert would leave them, one SELECT per table: columns under the table's own
--- names (generated ones computed) behind ours, which begin with agentundo_. $1 is the decisions.
-create or replace function agentundo._target_sql(tracked_id int) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+create or replace function agentundo._renumber(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
-declare
-  t agentundo._tracked;
-  columns_sql text;
-  generated text;
 begin
-  select * into t from agentundo._tracked x where x.id = tracked_id;
-  select string_agg(format('%s as %I', agentundo._target_column(tracked_id, c.attnum), c.name), ', ' order by c.attnum)
-    into columns_sql from agentundo._columns(tracked_id) c where c.live;
-  select string_agg(format(', (%s)::%s as %I', pg_get_expr(d.adbin, d.adrelid), format_type(a.atttypid, a.atttypmod), a.attname), '' order by a.attnum)
-    into generated
-    from pg_attribute a join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
-   where a.attrelid = t.relation and a.attgenerated <> '' and not a.attisdropped;
-  return format($sql$
-    select *%1$s from (
-      select d.ordinality as agentundo_ord, d.action as agentundo_action, d.part as agentundo_part, d.cur as agentundo_cur%2$s
-      from unnest($1) with ordinality d
-      left join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
-      left join lateral (select * from %4$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
-      where d.tracked = %5$s and d.status in ('ok', 'merge') and d.action in ('insert', 'update')) agentundo_row$sql$,
-    coalesce(generated, ''), coalesce(', ' || columns_sql, ''), t.history,
-    agentundo._from(t), tracked_id);
+  for i in 1 .. coalesce(cardinality(d), 0) loop
+    d[i].place := i;
+  end loop;
+  return coalesce(d, '{}');
 end
-$body$;
-
--- One column of a restored row, over the aliases d (decision), b (image), r (current row).
-create or replace function agentundo._target_column(tracked_id int, attnum smallint) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
-$body$
-declare
-  c record;
-  i record;
-  a record;
-  value text;
-begin
-  select * into c from agentundo._columns(tracked_id) x where x.attnum = _target_column.attnum and x.live;
-  select at.atttypid, pg_get_expr(d.adbin, d.adrelid) as default_value into a
-    from agentundo._tracked t
-    join pg_attribute at on at.attrelid = t.relation and at.attnum = _target_column.attnum
-    left join pg_attrdef d on d.adrelid = at.attrelid and d.adnum = at.attnum
-   where t.id = tracked_id;
-  i := agentundo._image_column(tracked_id, attnum, 'b', 'd.before_change');
-  value := i.value;
-  if c.type = 'text' and a.atttypid <> 'text'::regtype and exists (select from pg_type where oid = agentundo._base(a.atttypid) and typtype = 'e') then
-    value := format('agentundo._label_now(%s, %s::smallint, %s, %L)', tracked_id, attnum, value, agentundo._base(a.atttypid)::regtype);
-  end if;
-  value := format('(%s)::%s', value, format_type(agentundo._base(a.atttypid), -1));
-  if i.known is not null then
-    value := format('case when %s then %s when d.cur is not null then r.%I else (%s)::%s end', i.known, value, c.name,
-      coalesce(a.default_value, 'null'), format_type(agentundo._base(a.atttypid), -1));
-  end if;
-  -- merge: only the columns named go back, and a delta column loses what the set had added
-  value := format('case when d.status = ''merge'' and %L <> all (d.columns) then r.%I else %s end', c.name, c.name, value);
-  if exists (select from agentundo._merge_rule m where m.tracked = tracked_id and m.attnum = _target_column.attnum and m.rule = 'delta') then
-    value := format('case when d.status = ''merge'' and jsonb_exists(d.delta, %1$L) then r.%1$I - (d.delta ->> %1$L)::%2$s else %3$s end', c.name, c.type, value);
-  end if;
-  return value;
-end
-$body$;
-
-create or replace function agentundo._base(type oid) returns oid
-language sql stable set search_path = pg_catalog, pg_temp as
-$body$
-  with recursive b as (
-    select t.oid, t.typtype, t.typbasetype from pg_type t where t.oid = type
-    union all select t.oid, t.typtype, t.typbasetype from pg_type t join b on b.typtype = 'd' and t.oid = b.typbasetype)
-  select oid from b where typtype <> 'd'
-$body$;
-
--- An enum label as it is called today: renamed labels keep their place in the order.
-create or replace function agentundo._label_now(tracked_id int, attnum smallint, label text, type text) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
-$body$
-  select coalesce(
-    (select e.enumlabel::text from pg_enum e where e.enumtypid = to_regtype(type) and e.enumlabel = label),
-    (select e.enumlabel::text from agentundo._label l join pg_enum e on e.enumtypid = to_regtype(type) and e.enumsortorder = l.sortorder
-     where l.tracked = tracked_id and l.attnum = _label_now.attnum and l.label = _label_now.label),
-    label)
 $body$;
 
 -- Rows whose key moved: the row at the new key and the absence at the old one are one thing. Where it is
@@ -188,15 +115,16 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 $body$
 declare
   t int;
-  pair record;
-  pairs int[] := '{}';
+  pair agentundo._pair;
+  gone int[] := array[]::int[];
+  i int;
   sql text;
   other_columns text;
 begin
   for t in select distinct x.tracked from unnest(d) x where x.unit = 'moved' loop
     continue when not exists (select from agentundo._key(t));
     if (select count(*) from unnest(d) x where x.tracked = t and x.unit = 'moved') = 2 then
-      sql := 'select x.ordinality as there, y.ordinality as here from unnest($1) with ordinality x, unnest($1) with ordinality y
+      sql := 'select x.place as there, y.place as here from unnest($1) x, unnest($1) y
               where x.tracked = $2 and y.tracked = $2 and x.unit = ''moved'' and y.unit = ''moved'' and x.before is null and y.after is null';
     else
       -- by what the other columns say, where that is unambiguous
@@ -206,12 +134,12 @@ begin
       continue when other_columns is null;
       sql := format($sql$
         with m as (
-          select x.ordinality, x.before is null as there, x.change,
+          select x.place, x.before is null as there, x.change,
             dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
-          from unnest($1) with ordinality x
+          from unnest($1) x
           join lateral (select * from %2$s h where h.ctid = coalesce(x.after, x.before) offset 0) h on true
           where x.tracked = $2 and x.unit = 'moved')
-        select min(ordinality) filter (where there) as there, min(ordinality) filter (where not there) as here
+        select min(place) filter (where there) as there, min(place) filter (where not there) as here
         from m group by says, change
         having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1$sql$,
         other_columns, (select history from agentundo._tracked where id = t));
@@ -229,13 +157,13 @@ begin
       end if;
       d[pair.there].action := 'update';
       d[pair.there].detail := coalesce(d[pair.there].detail, '{}') || '{"moved": true}';
-      pairs := pairs || pair.here::int;
+      gone := gone || pair.here;
     end loop;
   end loop;
-  return array(
-    select row(x.tracked, x.change, x.part, x.cur, x.before, x.after, x.before_change, x.after_change, x.action, x.status, x.reason, x.basis,
-        x.columns, x.delta, case when x.unit = 'moved' then 'moved ' || x.tracked end, x.detail)::agentundo._decision
-    from unnest(d) with ordinality x where x.ordinality <> all (pairs) order by x.ordinality);
+  for i in select x.place from unnest(d) x where x.unit = 'moved' and x.place <> all (gone) loop
+    d[i].unit := 'moved ' || d[i].tracked;
+  end loop;
+  return agentundo._renumber(array(select x from unnest(d) x where x.place <> all (gone) order by x.place));
 end
 $body$;
 
@@ -248,7 +176,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   t agentundo._tracked;
-  item record;
+  item agentundo._difference;
   same_key text;
   ours text; theirs text; captured text; deltas text;
 begin
@@ -268,14 +196,14 @@ begin
         format('%1$L, (sum(case when (h._image = ''O'') <> x.inverted then -h.%2$I else h.%2$I end))::text', c.name, c.history_column) end, ', ')
       into ours, theirs, captured, deltas
       from agentundo._columns(t.id) c
-      cross join lateral agentundo._image_column(t.id, c.attnum, 'b', 'd.before_change') b
-      cross join lateral agentundo._image_column(t.id, c.attnum, 'a', 'd.after_change') a
+      join agentundo._image_columns(t.id, 'b', 'd.before_change') b on b.attnum = c.attnum
+      join agentundo._image_columns(t.id, 'a', 'd.after_change') a on a.attnum = c.attnum
       left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = c.attnum and m.rule = 'delta'
      where c.live;
     select string_agg(format('%%1$s.%1$I %2$s a.%1$I', k.history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(k.base_type))))), ' and ' order by k.place)
       into same_key from agentundo._key(t.id) k;
     for item in execute format($sql$
-      select d.ordinality as ord, d.reason, d.before is null as inserted, coalesce((d.detail ->> 'segments')::int, 1) > 1 as cut,
+      select d.place, d.reason, d.before is null as inserted, coalesce((d.detail ->> 'segments')::int, 1) > 1 as cut,
         array_remove(array[%1$s]::text[], null) as ours,
         array_remove(array[%2$s]::text[], null) as by_value,
         case when $5 and %8$L = 'all' then (
@@ -284,17 +212,17 @@ begin
           join %4$s n on n._change = coalesce(f.source, f.change) and (n._image = 'N') <> f.inverted and %6$s
           join %4$s o on o._change = n._change and o._image <> n._image and %7$s
           cross join lateral unnest(array_remove(array[%3$s]::text[], null)) y (name)
-          where f.tracked = d.tracked and f.change > d.after_change and f.change <> all ($3) and f.change <> all ($4)) end as captured,
-        case when $5 then (
+          where f.tracked = d.tracked and f.change > d.after_change and f.change <> all ($3) and f.change <> all ($4) and %11$s) end as captured,
+        case when $5 and %10$L <> '' then (
           select jsonb_build_object(%10$s) from agentundo._change x join %4$s h on h._change = coalesce(x.source, x.change) and %9$s
           where x.tracked = d.tracked and x.change = any ($3)) end as sums
-      from unnest($1) with ordinality d
+      from unnest($1) d
       join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
       join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
       left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
       where d.tracked = $2 and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
       ours, theirs, captured, t.history, agentundo._from(t),
-      format(same_key, 'n'), format(same_key, 'o'), t.capture, format(same_key, 'h'), coalesce(deltas, ''))
+      format(same_key, 'n'), format(same_key, 'o'), t.capture, format(same_key, 'h'), coalesce(deltas, ''), agentundo._stranger_sql('f'))
       using d, t.id, changes, family, merge
     loop
       declare
@@ -310,13 +238,13 @@ begin
         if merge and not item.inserted
           and (item.reason = 'row_changed' and not item.cut and shared <@ added  -- side by side
             or our_columns <@ added and our_columns <> '{}') then              -- or adding up
-          d[item.ord].status := 'merge';
-          d[item.ord].reason := null;
-          d[item.ord].columns := our_columns;
-          d[item.ord].delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
-          d[item.ord].detail := coalesce(d[item.ord].detail, '{}') || jsonb_build_object('basis', case when t.capture = 'all' then 'captured' else 'value' end, 'kept', their_columns);
+          d[item.place].status := 'merge';
+          d[item.place].reason := null;
+          d[item.place].columns := our_columns;
+          d[item.place].delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
+          d[item.place].detail := coalesce(d[item.place].detail, '{}') || jsonb_build_object('basis', case when t.capture = 'all' then 'captured' else 'value' end, 'kept', their_columns);
         else
-          d[item.ord].columns := case when merge and shared <> '{}' then shared when their_columns <> '{}' then their_columns else our_columns end;
+          d[item.place].columns := case when merge and shared <> '{}' then shared when their_columns <> '{}' then their_columns else our_columns end;
         end if;
       end;
     end loop;
@@ -325,235 +253,54 @@ begin
 end
 $body$;
 
--- What foreign keys and unique constraints say of the rows that would be written. One finding per row
--- and obstacle; `writer` is the xmin of the row in the way, by which cascade finds who wrote it.
-create or replace function agentundo._obstacles(d agentundo._decision[])
-returns table (ord bigint, reason text, obstacle text, other text, writer bigint, writer_tracked int)
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set row_security = off as
-$body$
-declare
-  t agentundo._tracked;
-  f record;
-begin
-  for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge')) and x.relation is not null loop
-    for f in
-      select i.indexrelid::regclass as name from pg_index i
-      where i.indrelid = t.relation and i.indisvalid and (i.indisunique or i.indisexclusion)
-    loop
-      return query execute agentundo._taken_sql(t, f.name) using d;
-    end loop;
-    return query execute agentundo._broken_sql(t) using d;
-    for f in select c.oid from pg_constraint c where c.contype = 'f' and c.confrelid = t.relation and c.conparentid = 0
-        and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true) and not coalesce((to_jsonb(c) ->> 'conperiod')::boolean, false) loop
-      return query execute agentundo._dependents_sql(t, f.oid) using d;
-    end loop;
-    for f in select c.oid from pg_constraint c where c.contype = 'f' and c.conrelid = t.relation and c.conparentid = 0
-        and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true) and not coalesce((to_jsonb(c) ->> 'conperiod')::boolean, false) loop
-      return query execute agentundo._missing_sql(t, f.oid) using d;
-    end loop;
-  end loop;
-end
-$body$;
-
--- The tracked table that holds rows of a relation, if any.
-create or replace function agentundo._tracked_of(relation regclass) returns int
-language sql stable set search_path = pg_catalog, pg_temp as
-$body$
-  select coalesce(
-    (select m.tracked from agentundo._member m where m.relation = $1),
-    (select x.id from agentundo._tracked x where x.relation = $1))
-$body$;
-
--- Restored rows that break a CHECK, a NOT NULL or a domain that came or was tightened since.
-create or replace function agentundo._broken_sql(t agentundo._tracked) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
-$body$
-  with rule as (
-    select c.conname::text as name, format('(%s) is false', pg_get_expr(c.conbin, c.conrelid)) as broken
-    from pg_constraint c where c.conrelid = t.relation and c.contype = 'c' and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true)
-    union all
-    select a.attname, format('agentundo_row.%I is null', a.attname)
-    from pg_attribute a where a.attrelid = t.relation and a.attnum > 0 and a.attnotnull and not a.attisdropped and a.attgenerated = ''
-    union all
-    select coalesce(c.conname, y.typname), case when c.oid is null then format('agentundo_row.%I is null', a.attname)
-        else format('(select (%s) is false from (select agentundo_row.%I as value) value)', substring(pg_get_constraintdef(c.oid) from '^CHECK \((.*)\)(?: NOT VALID)?$'), a.attname) end
-    from pg_attribute a
-    cross join lateral (
-      with recursive b as (
-        select ty.* from pg_type ty where ty.oid = a.atttypid and ty.typtype = 'd'
-        union all select ty.* from pg_type ty join b on ty.oid = b.typbasetype and ty.typtype = 'd')
-      select * from b) y
-    left join pg_constraint c on c.contypid = y.oid and c.contype = 'c'
-    where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and (c.oid is not null or y.typnotnull))
-  select format('with target as materialized (%s) ', agentundo._target_sql(t.id))
-    || coalesce(string_agg(format('select agentundo_ord, ''constraint'', %L, %L, null::bigint, null::int from target agentundo_row where %s', name, t.relation::text, broken), ' union all '),
-         'select agentundo_ord, null::text, null::text, null::text, null::bigint, null::int from target where false')
-  from rule
-$body$;
-
--- Restored values of a unique index or exclusion constraint that a row outside of the plan holds now.
-create or replace function agentundo._taken_sql(t agentundo._tracked, index regclass) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
-$body$
-declare
-  i pg_index;
-  picked text;
-  equal text;
-  predicate text;
-  same_key boolean;
-begin
-  select * into i from pg_index where indexrelid = index;
-  predicate := coalesce(' where ' || pg_get_expr(i.indpred, i.indrelid), '');
-  select string_agg(format('(%s) as agentundo_e%s', pg_get_indexdef(index, n, true), n), ', ' order by n),
-         string_agg(format(case when coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
-             then '(k.agentundo_e%1$s %2$s r.agentundo_e%1$s or k.agentundo_e%1$s is null and r.agentundo_e%1$s is null)'
-             else 'k.agentundo_e%1$s %2$s r.agentundo_e%1$s' end, n,
-           coalesce((select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname) from pg_constraint c join pg_operator o on o.oid = c.conexclop[n]
-                     where c.conindid = index and c.conexclop is not null limit 1),
-             (select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname)
-              from pg_opclass oc join pg_amop p on p.amopfamily = oc.opcfamily and p.amopstrategy = 3 and p.amoplefttype = oc.opcintype and p.amoprighttype = oc.opcintype
-              join pg_operator o on o.oid = p.amopopr where oc.oid = i.indclass[n - 1]),
-             'operator(pg_catalog.=)')), ' and ' order by n)
-    into picked, equal
-    from generate_series(1, i.indnkeyatts) n;
-  -- The key itself: a row under the same key was found as `row_exists`; only moved rows can collide.
-  same_key := index = (agentundo._best_key(t.relation)).index;
-  return format($sql$
-    with target as materialized (%1$s),
-    k as (select agentundo_ord, agentundo_action, agentundo_part, agentundo_cur, %2$s from target agentundo_row%3$s),
-    r as (select ctid as agentundo_ctid, tableoid as agentundo_table, xmin::text::bigint as agentundo_xmin, %2$s from %4$s agentundo_row%3$s)
-    select k.agentundo_ord, 'unique_taken', %5$L, %6$L, r.agentundo_xmin, %7$s
-    from k join r on %8$s
-    where not exists (
-        select from unnest($1) a where a.status in ('ok', 'merge') and a.action in ('update', 'delete')
-          and a.cur = r.agentundo_ctid and a.part = r.agentundo_table)
-      %9$s$sql$,
-    agentundo._target_sql(t.id), picked, predicate, agentundo._from(t),
-    index::text, t.relation::text, t.id, equal,
-    case when same_key then 'and exists (select from unnest($1) with ordinality a where a.ordinality = k.agentundo_ord and a.detail ? ''moved'')' else '' end);
-end
-$body$;
-
--- Rows that point at a row which would be deleted or lose the value they point at.
-create or replace function agentundo._dependents_sql(t agentundo._tracked, con oid) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
-$body$
-declare
-  c pg_constraint;
-  parent_cols text; target_cols text; child_equal text; target_equal text; child_target_equal text; child_target text;
-  child int;
-begin
-  select * into c from pg_constraint where oid = con;
-  child := agentundo._tracked_of(c.conrelid);
-  select string_agg(format('r.%I as agentundo_v%s', p.attname, n), ', ' order by n),
-         string_agg(format('x.%I', p.attname), ', ' order by n),
-         string_agg(format('gone.agentundo_v%s %s ch.%I', n, o, f.attname), ' and ' order by n),
-         string_agg(format('x.%I operator(pg_catalog.=) gone.agentundo_v%s', p.attname, n), ' and ' order by n),
-         string_agg(format('gone.agentundo_v%s %s x.%I', n, o, f.attname), ' and ' order by n)
-    into parent_cols, target_cols, child_equal, target_equal, child_target_equal
-    from (
-      select n, c.confkey[n] as pk, c.conkey[n] as fk,
-        (select format('operator(%I.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o,
-        c.confrelid as prel, c.conrelid as frel
-      from generate_subscripts(c.confkey, 1) n) k
-    join pg_attribute p on p.attrelid = k.prel and p.attnum = k.pk
-    join pg_attribute f on f.attrelid = k.frel and f.attnum = k.fk;
-  child_target := case when child is not null then format($sql$
-        and not exists (select from child_target x where x.agentundo_cur = ch.ctid and x.agentundo_part = ch.tableoid and not (%s))$sql$, child_target_equal) else '' end;
-  return format($sql$
-    with target as materialized (%1$s),
-    child_target as materialized (%2$s),
-    gone as materialized (
-      select d.ordinality as agentundo_ord, d.action as agentundo_action, %3$s
-      from unnest($1) with ordinality d
-      join lateral (select * from %4$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
-      where d.tracked = %5$s and d.status in ('ok', 'merge') and d.action in ('delete', 'update')),
-    lost as (   -- the value goes, and no other restored row has it, unless the key would act on that too
-      select gone.* from gone
-      where not exists (select from target x where x.agentundo_ord = gone.agentundo_ord and %6$s)),
-    held as (
-      select lost.*, exists (select from target x where %7$s) as passed_on from lost)
-    select gone.agentundo_ord, case when gone.passed_on then 'constraint' else 'has_dependents' end, %8$L, %9$L, ch.xmin::text::bigint, %10$s
-    from held gone join %11$s ch on %12$s
-    where not (gone.passed_on and %13$s)
-      and not exists (select from unnest($1) a where a.status in ('ok', 'merge') and a.action = 'delete' and a.cur = ch.ctid and a.part = ch.tableoid)%14$s
-      -- the row itself may point at itself and go with itself
-    $sql$,
-    agentundo._target_sql(t.id), case when child is not null then agentundo._target_sql(child) else 'select' end,
-    parent_cols, agentundo._from(t), t.id,
-    replace(target_equal, 'operator(pg_catalog.=)', 'is not distinct from'), replace(target_equal, 'operator(pg_catalog.=)', 'is not distinct from'),
-    c.conname, c.conrelid::regclass::text, coalesce(child::text, 'null::int'), c.conrelid::regclass::text, child_equal,
-    (c.confdeltype = 'a' and c.confupdtype = 'a')::text, child_target);
-end
-$body$;
-
--- Restored rows whose parent would not be there.
-create or replace function agentundo._missing_sql(t agentundo._tracked, con oid) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
-$body$
-declare
-  c pg_constraint;
-  parent int;
-  filled text; equal text; equal_target text;
-begin
-  select * into c from pg_constraint where oid = con;
-  parent := agentundo._tracked_of(c.confrelid);
-  select string_agg(format('k.%I is not null', f.attname), ' and ' order by n),
-         string_agg(format('p.%I %s k.%I', p.attname, o, f.attname), ' and ' order by n),
-         string_agg(format('x.%I %s k.%I', p.attname, o, f.attname), ' and ' order by n)
-    into filled, equal, equal_target
-    from (
-      select n, c.confkey[n] as pk, c.conkey[n] as fk,
-        (select format('operator(%I.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o
-      from generate_subscripts(c.confkey, 1) n) k
-    join pg_attribute p on p.attrelid = c.confrelid and p.attnum = k.pk
-    join pg_attribute f on f.attrelid = c.conrelid and f.attnum = k.fk;
-  return format($sql$
-    with target as materialized (%1$s),
-    parent_target as materialized (%2$s)
-    select k.agentundo_ord, 'missing_parent', %3$L, %4$L, null::bigint, %5$s
-    from target k
-    where %6$s
-      and not exists (select from %7$s p where %8$s
-        and not exists (select from unnest($1) a where a.status in ('ok', 'merge') and a.action in ('delete', 'update') and a.cur = p.ctid and a.part = p.tableoid))
-      and not exists (select from parent_target x where %9$s)$sql$,
-    agentundo._target_sql(t.id), case when parent is not null then agentundo._target_sql(parent) else 'select' end,
-    c.conname, c.confrelid::regclass::text, coalesce(parent::text, 'null::int'), filled, c.confrelid::regclass::text, equal,
-    case when parent is null then 'false' else equal_target end);
-end
-$body$;
-
 -- force: the whole row as it was, whatever others made of it. What would break a constraint, or
--- what cannot be put back at all, stays a conflict.
+-- what cannot be put back at all, stays a conflict; so does a row without a key that is gone.
 create or replace function agentundo._force(d agentundo._decision[]) returns agentundo._decision[]
-language sql immutable set search_path = pg_catalog, pg_temp as
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
-  select array_agg(
-    case when x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists') and (x.cur is not null or x.before is not null)
-        -- without a key, what became of the row cannot be told
-        and not (x.cur is null and x.before is null)
-      then row(x.tracked, x.change, x.part, x.cur, x.before, x.after, x.before_change, x.after_change,
-        case when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end,
-        'ok', null, x.basis, x.columns, null, x.unit, coalesce(x.detail, '{}') || jsonb_build_object('forced', x.reason))::agentundo._decision
-      else row(x.tracked, x.change, x.part, x.cur, x.before, x.after, x.before_change, x.after_change,
-        x.action, x.status, x.reason, x.basis, x.columns, x.delta, x.unit, x.detail)::agentundo._decision
-    end order by x.ordinality)
-  from unnest(d) with ordinality x
+declare
+  i int;
+begin
+  for i in
+    select x.place from unnest(d) x
+    where x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
+      and (x.cur is not null or x.before is not null)
+  loop
+    d[i].detail := coalesce(d[i].detail, '{}') || jsonb_build_object('forced', d[i].reason);
+    d[i].action := case when d[i].before is null then 'delete' when d[i].cur is null then 'insert' else 'update' end;
+    d[i].status := 'ok';
+    d[i].reason := null;
+  end loop;
+  return d;
+end
 $body$;
 
 -- skip: conflicts stay as they are, with all rows of their unit. Where an earlier segment cannot be
 -- reached, the last one alone goes back, to what the other writer had left.
 create or replace function agentundo._skip(d agentundo._decision[]) returns agentundo._decision[]
-language sql immutable set search_path = pg_catalog, pg_temp as
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
-  select array_agg(
-    row(x.tracked, x.change, x.part, x.cur, x.before, x.after, x.before_change, x.after_change, x.action,
-      case when x.status = 'conflict' and x.reason = 'row_changed' and x.detail ->> 'last_segment' = 'ok' then 'ok'
-        when x.status = 'conflict' or x.status in ('ok', 'merge') and x.unit in (
-          select y.unit from unnest(d) y where y.status in ('conflict', 'skip') and y.unit is not null)
-        then 'skip' else x.status end,
-      case when x.status = 'conflict' and x.reason = 'row_changed' and x.detail ->> 'last_segment' = 'ok' then null else x.reason end, x.basis, x.columns, x.delta, x.unit, x.detail)::agentundo._decision order by x.ordinality)
-  from unnest(d) with ordinality x
+declare
+  i int;
+begin
+  for i in select x.place from unnest(d) x where x.status = 'conflict' loop
+    if d[i].reason = 'row_changed' and d[i].detail ->> 'last_segment' = 'ok' then
+      d[i].status := 'ok';
+      d[i].reason := null;
+      d[i].columns := null;
+    else
+      d[i].status := 'skip';
+    end if;
+  end loop;
+  for i in
+    select x.place from unnest(d) x
+    where x.status in ('ok', 'merge')
+      and x.unit in (select y.unit from unnest(d) y where y.status = 'skip' and y.unit is not null)
+  loop
+    d[i].status := 'skip';
+  end loop;
+  return d;
+end
 $body$;
 
 -- Marks the rows that constraints hold up. `hits` tells how many were still free before.
@@ -565,37 +312,39 @@ declare
 begin
   hits := 0;
   for o in
-    select x.ord, (array_agg(x.reason))[1] as reason,
+    select x.place, (array_agg(x.reason))[1] as reason,
       jsonb_build_object('constraint', (array_agg(x.obstacle))[1], 'relation', (array_agg(x.other))[1]) as detail,
       jsonb_agg(distinct jsonb_build_array(x.writer_tracked, x.writer)) filter (where x.writer_tracked is not null) as writers
-    from agentundo._obstacles(d) x group by x.ord
+    from agentundo._obstacles(d) x group by x.place
   loop
-    d[o.ord].status := 'conflict';
-    d[o.ord].reason := o.reason;
-    d[o.ord].detail := coalesce(d[o.ord].detail, '{}') || o.detail || coalesce(jsonb_build_object('writers', o.writers), '{}');
+    d[o.place].status := 'conflict';
+    d[o.place].reason := o.reason;
+    d[o.place].detail := coalesce(d[o.place].detail, '{}') - 'last_segment' || o.detail || coalesce(jsonb_build_object('writers', o.writers), '{}');
     hits := hits + 1;
   end loop;
 end
 $body$;
 
--- Rows that row-level security hides from the caller: he may not decide about what he may not see.
+-- Rows that row-level security may hide from the caller: he does not decide about what he may not see.
 create or replace function agentundo._hide(d agentundo._decision[]) returns agentundo._decision[]
-language sql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp as
 $body$
-  select case when not exists (
-      select from agentundo._tracked t
-      where t.id in (select x.tracked from unnest(d) x) and t.relation is not null and agentundo._rls_binds(t.relation, agentundo._caller()))
-    then d
-    else (
-      select array_agg(
-        case when x.status <> 'done' and t.relation is not null and agentundo._rls_binds(t.relation, agentundo._caller())
-          then row(x.tracked, x.change, x.part, x.cur, x.before, x.after, x.before_change, x.after_change,
-            x.action, 'conflict', 'not_visible', x.basis, null, null, x.unit, null)::agentundo._decision
-          else row(x.tracked, x.change, x.part, x.cur, x.before, x.after, x.before_change, x.after_change,
-            x.action, x.status, x.reason, x.basis, x.columns, x.delta, x.unit, x.detail)::agentundo._decision
-        end order by x.ordinality)
-      from unnest(d) with ordinality x join agentundo._tracked t on t.id = x.tracked)
-  end
+declare
+  hidden int[] := array(
+    select t.id from agentundo._tracked t
+    where t.id in (select x.tracked from unnest(d) x) and t.relation is not null and agentundo._rls_binds(t.relation, agentundo._caller()));
+  i int;
+begin
+  if hidden <> '{}' then
+    for i in select x.place from unnest(d) x where x.status <> 'done' and x.tracked = any (hidden) loop
+      d[i].status := 'conflict';
+      d[i].reason := 'not_visible';
+      d[i].columns := null;
+      d[i].detail := null;
+    end loop;
+  end if;
+  return d;
+end
 $body$;
 
 -- Who wrote what stands in the way, as far as it was tagged: the invocations that cascade takes along.
@@ -603,7 +352,7 @@ create or replace function agentundo._blockers(ids text[], d agentundo._decision
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set row_security = off as
 $body$
 declare
-  found text[] := '{}';
+  found text[] := array[]::text[];
   more text[];
   t agentundo._tracked;
   same_key text;
@@ -671,7 +420,7 @@ begin
   select array_agg(n order by t.id) into d
     from agentundo._tracked t cross join lateral agentundo._net(t.id, changes, family) n
    where t.id in (select c.tracked from agentundo._change c where c.change = any (changes));
-  d := coalesce(d, '{}');
+  d := agentundo._renumber(d);
   if exists (select from unnest(d) x where x.unit = 'moved') then
     d := agentundo._pair_moves(d);
   end if;
@@ -680,11 +429,11 @@ begin
   end if;
   d := agentundo._hide(d);
   if on_conflict = 'force' then
-    d := coalesce(agentundo._force(d), '{}');
+    d := agentundo._force(d);
   end if;
   loop
     if on_conflict = 'skip' then
-      d := coalesce(agentundo._skip(d), '{}');
+      d := agentundo._skip(d);
     end if;
     select o.d, o.hits into d, found_more from agentundo._obstruct(d) o;
     exit when found_more = 0 or on_conflict <> 'skip';
@@ -717,21 +466,21 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   t agentundo._tracked;
-  sources text[] := '{}';
+  sources text[] := array[]::text[];
 begin
   for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y) order by x.id loop
     if t.relation is null or not exists (select from pg_class where oid = t.relation) then
       sources := sources || format($sql$
-        select x.ordinality as ord, x.tracked, null::jsonb as key, null::jsonb as before, null::jsonb as after, null::jsonb as current
-        from unnest($1) with ordinality x where x.tracked = %s$sql$, t.id);
+        select x.place, null::jsonb as key, null::jsonb as before, null::jsonb as after, null::jsonb as current
+        from unnest($1) x where x.tracked = %s$sql$, t.id);
     else
       sources := sources || format($sql$
-        select x.ordinality as ord, x.tracked,
+        select x.place,
           case when b.ctid is not null then %1$s when a.ctid is not null then %2$s end as key,
           case when b.ctid is not null then %3$s end as before,
           case when a.ctid is not null then %4$s end as after,
           case when r.ctid is not null then %5$s end as current
-        from unnest($1) with ordinality x
+        from unnest($1) x
         left join lateral (select h.ctid, h.* from %6$s h where h.ctid = x.before offset 0) b on true
         left join lateral (select h.ctid, h.* from %6$s h where h.ctid = x.after offset 0) a on true
         left join lateral (select r.ctid, r.* from %7$s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
@@ -751,12 +500,12 @@ begin
       case when x.reason = 'not_visible' then null else s.before end, case when x.reason = 'not_visible' then null else s.after end,
       case when x.reason = 'not_visible' then null else s.current end,
       nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', x.delta, 'unit', x.unit)), '{}')
-    from unnest($1) with ordinality x
-    join shown s on s.ord = x.ordinality
+    from unnest($1) x
+    join shown s on s.place = x.place
     join agentundo._tracked t on t.id = x.tracked
     join agentundo._change c on c.change = x.change
     left join agentundo._invocation i on i.id = c.invocation
-    order by x.change desc, x.ordinality$sql$, array_to_string(sources, ' union all ')) using d;
+    order by x.change desc, x.place$sql$, array_to_string(sources, ' union all ')) using d;
 end
 $body$;
 
@@ -783,7 +532,7 @@ comment on function agentundo.plan(text, text, boolean, text) is
   'What revert() with the same arguments would do to each row, and what stands in its way. Reads only; works in READ ONLY and on a hot standby.';
 
 -- The members of a run from a step on, those without anything left to take back included.
-create or replace function agentundo._members(run text, from_step int, scope text) returns text[]
+create or replace function agentundo._members(run text, from_step int) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
 declare
@@ -817,7 +566,7 @@ create or replace function agentundo.plan_run(
 returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
 begin
-  return query select * from agentundo.plan(agentundo._members(run, from_step, scope), on_conflict, merge, scope);
+  return query select * from agentundo.plan(agentundo._members(run, from_step), on_conflict, merge, scope);
 end
 $body$;
 comment on function agentundo.plan_run(text, int, text, boolean, text) is
@@ -835,12 +584,10 @@ begin
   d := agentundo._decide(agentundo._extend(invocations, on_conflict, coalesce(merge, false)), on_conflict, coalesce(merge, false));
   return query
     with first_few as (
-      select array_agg(x.x order by x.n) as few
-      from (select row(x.tracked, x.change, x.part, x.cur, x.before, x.after, x.before_change, x.after_change, x.action, x.status, x.reason,
-              x.basis, x.columns, x.delta, x.unit, x.detail)::agentundo._decision as x, x.ordinality as n,
-              row_number() over (partition by x.tracked, x.action, x.status order by x.ordinality) as place
-            from unnest(d) with ordinality x where x.status in ('conflict', 'skip')) x
-      where x.place <= 20),
+      select array_agg(x.x order by (x.x).place) as few
+      from (select x, row_number() over (partition by x.tracked, x.action, x.status order by x.place) as n
+            from unnest(d) x where x.status in ('conflict', 'skip')) x
+      where x.n <= 20),
     shown as (
       select s.relation, s.action, s.status, jsonb_agg(jsonb_build_object('key', s.key, 'reason', s.reason, 'columns', s.columns, 'invocation', s.invocation)) as conflicts
       from first_few f cross join lateral agentundo._show(f.few) s group by s.relation, s.action, s.status)

@@ -116,14 +116,11 @@ $body$
 declare
   set_list text; column_list text; value_list text;
 begin
-  select string_agg(format('%I = %s', c.name, agentundo._target_column(t.id, c.attnum)), ', ' order by c.attnum)
-           filter (where a.attidentity <> 'a'),
+  select string_agg(format('%I = %s', c.name, c.value), ', ' order by c.attnum) filter (where c.identity <> 'a'),
          string_agg(quote_ident(c.name), ', ' order by c.attnum),
-         string_agg(agentundo._target_column(t.id, c.attnum), ', ' order by c.attnum)
+         string_agg(c.value, ', ' order by c.attnum)
     into set_list, column_list, value_list
-    from agentundo._columns(t.id) c
-    join pg_attribute a on a.attrelid = t.relation and a.attnum = c.attnum
-   where c.live;
+    from agentundo._target_columns(t.id) c;
   return format($sql$
     %1$s_gone as (
       delete from %2$s r using work d
@@ -158,8 +155,8 @@ declare
   tables int[] := array(select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1);
   d agentundo._decision[];
   silent record;
-  silenced jsonb := '[]';
-  strong regclass[] := '{}';
+  silenced jsonb := jsonb_build_array();
+  strong regclass[] := array[]::regclass[];
   fire boolean;
   t agentundo._tracked;
   one int;
@@ -263,8 +260,8 @@ declare
   names text;
   deferred text;
 begin
-  select string_agg(distinct format('%I.%I', c.connamespace::regnamespace::name, c.conname), ', '),
-         string_agg(distinct format('%I.%I', c.connamespace::regnamespace::name, c.conname), ', ') filter (where c.condeferred)
+  select string_agg(distinct format('%s.%I', c.connamespace::regnamespace, c.conname), ', '),
+         string_agg(distinct format('%s.%I', c.connamespace::regnamespace, c.conname), ', ') filter (where c.condeferred)
     into names, deferred
     from pg_constraint c
    where c.condeferrable
@@ -315,9 +312,9 @@ begin
 
     select string_agg(format(', %I', c.history_column), '' order by c.attnum),
            string_agg(format(', r.%I', c.name), '' order by c.attnum),
-           string_agg(format(', (%s)::%s', agentundo._target_column(t.id, c.attnum), format_type(a.atttypid, a.atttypmod)), '' order by c.attnum)
+           string_agg(format(', (%s)::%s', k.value, k.declared), '' order by c.attnum)
       into columns_sql, current_sql, target_sql
-      from agentundo._columns(t.id) c join pg_attribute a on a.attrelid = t.relation and a.attnum = c.attnum
+      from agentundo._columns(t.id) c join agentundo._target_columns(t.id) k on k.attnum = c.attnum
      where c.live;
     for kind in
       select x.action, count(*) as n from unnest(d) x
@@ -355,10 +352,7 @@ declare
   listed jsonb;
   first_one jsonb;
 begin
-  select array_agg(row(x.tracked, x.change, x.part, x.cur, x.before, x.after, x.before_change, x.after_change, x.action, x.status, x.reason,
-      x.basis, x.columns, x.delta, x.unit, x.detail)::agentundo._decision order by x.ordinality)
-    into conflicts
-    from (select * from unnest(d) with ordinality x where x.status = 'conflict' order by x.ordinality limit 20) x;
+  conflicts := array(select x from unnest(d) x where x.status = 'conflict' order by x.place limit 20);
   select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('relation', s.relation, 'key', s.key, 'reason', s.reason, 'columns', s.columns,
       'invocation', s.invocation, 'constraint', s.detail -> 'constraint')))
     into listed from agentundo._show(conflicts) s;
@@ -382,7 +376,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
 declare
   t agentundo._tracked;
-  left_over bigint[] := '{}';
+  left_over bigint[] := array[]::bigint[];
   more bigint[];
   same_key text;
   v record;
@@ -608,7 +602,7 @@ create or replace function agentundo.revert_run(
 returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
 begin
-  return agentundo._revert_now(agentundo._members(run, from_step, scope), on_conflict, merge, reason, reverted_by, scope, false);
+  return agentundo._revert_now(agentundo._members(run, from_step), on_conflict, merge, reason, reverted_by, scope, false);
 end
 $body$;
 comment on function agentundo.revert_run(text, int, text, boolean, text, text, text) is

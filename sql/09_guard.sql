@@ -80,6 +80,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 $body$
 declare
   i record;
+  judged text[];
   policy regprocedure := (select p.function from agentundo._policy p where p.name = 'may_revert');
   let_in boolean;
 begin
@@ -92,7 +93,13 @@ begin
     perform agentundo._fail('UN003', 'agentundo: the application must say who reverts',
       'Give reverted_by => the person whose decision this is.');
   end if;
-  for i in select v.id, v.scope, v.actor, v.on_behalf_of from agentundo.invocations v where v.id = any (invocations) order by v.id loop
+  -- A redo is judged by what was reverted: the revert itself was a person's, not an agent's.
+  with recursive taken as (
+    select u as id from unnest(invocations) u
+    union
+    select unnest(v.invocations) from agentundo._revert v join taken t on t.id = v.id)
+  select array_agg(t.id) into judged from taken t where not exists (select from agentundo._revert v where v.id = t.id);
+  for i in select v.id, v.scope, v.actor, v.on_behalf_of from agentundo.invocations v where v.id = any (judged) order by v.id loop
     if i.scope is distinct from agentundo._scope(scope) then
       perform agentundo._unknown(i.id);
     end if;

@@ -140,9 +140,7 @@ end
 $body$;
 
 create or replace view agentundo.tracked as
-select coalesce((select format('%I.%I', n.nspname, k.relname) from pg_catalog.pg_class k
-                 join pg_catalog.pg_namespace n on n.oid = k.relnamespace where k.oid = t.relation), t.name) as relation,
-  t.capture, t.history::text as history,
+select n.relation, t.capture, t.history::text as history,
   array(select coalesce(a.attname, c.name)::text
         from unnest(t.key_columns) with ordinality k (attnum, place)
         left join pg_catalog.pg_attribute a on a.attrelid = t.relation and a.attnum = k.attnum
@@ -153,6 +151,7 @@ select coalesce((select format('%I.%I', n.nspname, k.relname) from pg_catalog.pg
   pg_catalog.pg_total_relation_size(t.history) as bytes,
   agentundo._health(t.id) as health
 from agentundo._tracked t
+join agentundo._names n on n.tracked = t.id
 where t.active;
 comment on view agentundo.tracked is
   'The tracked tables: how they are captured, where their history lies, how many row images it holds (an estimate, null before the first ANALYZE) and how large it is, and whether check() has complaints. Reading it changes nothing.';

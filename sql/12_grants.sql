@@ -2,7 +2,8 @@
 --
 -- PUBLIC gets nothing, not even USAGE of our schemas: a writer of a tracked table needs no right of
 -- ours, capture runs with the rights of its owner. The marker roles get the functions named here; most
--- of those judge the caller once more (09_guard.sql). Nobody but the owner gets at tables or at history.
+-- of those judge the caller once more (09_guard.sql). Nobody but the owner gets at tables or at history
+-- (but for `_home`, which tells clients the version).
 --
 -- track(), untrack() and sync() are for operators. They ask for more than this grant: only who may act
 -- for the owner of a table can have it tracked, so an operator who is no member of the owner is refused.
@@ -13,18 +14,17 @@
 do $body$
 declare
   -- What tag() and track() call with the caller's own rights.
-  for_tag text[] := array['tag', 'version', '_setting', '_check_id', '_step', '_note_baseline'];
+  for_tag text[] := array['tag', 'version', '_check_id', '_step', '_note_baseline'];
   for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputy', '_create_deputy', '_admit', '_why_not_trackable',
                             '_remember_schema', '_fail'];
   for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
   for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version'];
   for_revert text[] := array['revert', 'revert_run', 'redo'];
-  for_reader text[] := array['check', '_health'];
+  for_reader text[] := array['check', '_health', '_run_invocations'];  -- the latter two stand in views
   granted record;
   function regprocedure;
 begin
   execute 'revoke all on all functions in schema agentundo from public';
-  execute 'revoke all on all functions in schema agentundo_history from public';
   for granted in
     select m.marker, m.functions, m.views from (values
       ('agentundo_app', for_tag || for_record || for_plan || for_revert, false),
@@ -36,6 +36,7 @@ begin
     where to_regrole(m.marker) is not null
   loop
     execute format('grant usage on schema agentundo to %I', granted.marker);
+    execute format('grant select on agentundo._home to %I', granted.marker);  -- clients compare versions
     execute format('revoke all on all functions in schema agentundo from %I', granted.marker);
     for function in
       select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace and p.proname = any (granted.functions)

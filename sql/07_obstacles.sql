@@ -1,0 +1,303 @@
+-- 09  Obstacles: what constraints say of the rows that a revert would write
+--
+-- The plan asks before anything is written: would a restored row break a CHECK, NOT NULL or domain, take
+-- a unique value that somebody else holds, lack its parent; would a row that goes leave dependents. The
+-- answers name the constraint and, for cascade, the version of the row in the way.
+--
+-- Each question is one SELECT, generated from the catalog. Its parameters are the decisions that would
+-- be acted on, split so that the planner sees how many there are: $1 the restored rows of the table (to
+-- insert or update), $2 those that go or change (to delete or update), $3 and $4 the same of the other
+-- table of a foreign key.
+
+create or replace function agentundo._base(type oid) returns oid
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  with recursive b as (
+    select t.oid, t.typtype, t.typbasetype from pg_type t where t.oid = type
+    union all select t.oid, t.typtype, t.typbasetype from pg_type t join b on b.typtype = 'd' and t.oid = b.typbasetype)
+  select oid from b where typtype <> 'd'
+$body$;
+
+-- An enum label as it is called today: renamed labels keep their place in the order.
+create or replace function agentundo._label_now(tracked_id int, attnum smallint, label text, type text) returns text
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  select coalesce(
+    (select e.enumlabel::text from pg_enum e where e.enumtypid = to_regtype(type) and e.enumlabel = label),
+    (select e.enumlabel::text from agentundo._label l join pg_enum e on e.enumtypid = to_regtype(type) and e.enumsortorder = l.sortorder
+     where l.tracked = tracked_id and l.attnum = _label_now.attnum and l.label = _label_now.label),
+    label)
+$body$;
+
+-- The columns of a restored row as SQL expressions over the aliases d (decision), b (image), r (current
+-- row): what the image says, in the column's own type; where the image does not know the column, what
+-- the row has, or the default for a row that comes back. In a merge only the columns named go back, and
+-- a delta column loses what the set had added to it.
+create or replace function agentundo._target_columns(tracked_id int)
+returns table (attnum smallint, name name, value text, declared text, identity "char")
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  with col as (
+    select i.*, format_type(agentundo._base(a.atttypid), -1) as base_type, format_type(a.atttypid, a.atttypmod) as declared,
+      a.attidentity as identity, pg_get_expr(d.adbin, d.adrelid) as default_value,
+      y.typtype = 'e' as is_enum, m.rule
+    from agentundo._image_columns(tracked_id, 'b', 'd.before_change') i
+    join agentundo._tracked t on t.id = tracked_id
+    join pg_attribute a on a.attrelid = t.relation and a.attnum = i.attnum
+    join pg_type y on y.oid = agentundo._base(a.atttypid)
+    left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+    left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = i.attnum),
+  restored as (
+    select c.*, format('(%s)::%s',
+      case when c.is_enum then format('agentundo._label_now(%s, %s::smallint, %s, %L)', tracked_id, c.attnum, c.value, c.base_type) else c.value end,
+      c.base_type) as back
+    from col c),
+  filled as (
+    select c.*, case when c.known is null then c.back
+      else format('case when %s then %s when d.cur is not null then r.%I else (%s)::%s end', c.known, c.back, c.name, coalesce(c.default_value, 'null'), c.base_type) end as full_value
+    from restored c)
+  select c.attnum, c.name,
+    case when c.rule = 'delta' then
+      format('case when d.status = ''merge'' and jsonb_exists(d.delta, %1$L) then r.%1$I - (d.delta ->> %1$L)::%2$s when d.status = ''merge'' and %1$L <> all (d.columns) then r.%1$I else %3$s end', c.name, c.type, c.full_value)
+    else format('case when d.status = ''merge'' and %1$L <> all (d.columns) then r.%1$I else %2$s end', c.name, c.full_value) end,
+    c.declared, c.identity
+  from filled c
+$body$;
+
+-- The set's rows as the revert would leave them, one SELECT per table: columns under the table's own
+-- names (generated ones computed) behind ours, which begin with agentundo_. `decisions` is the parameter that holds them.
+create or replace function agentundo._target_sql(tracked_id int, decisions text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  t agentundo._tracked;
+  columns_sql text;
+  generated text;
+begin
+  select * into t from agentundo._tracked x where x.id = tracked_id;
+  select string_agg(format('%s as %I', c.value, c.name), ', ' order by c.attnum)
+    into columns_sql from agentundo._target_columns(tracked_id) c;
+  select string_agg(format(', (%s)::%s as %I', pg_get_expr(d.adbin, d.adrelid), format_type(a.atttypid, a.atttypmod), a.attname), '' order by a.attnum)
+    into generated
+    from pg_attribute a join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+   where a.attrelid = t.relation and a.attgenerated <> '' and not a.attisdropped;
+  return format($sql$
+    select *%1$s from (
+      select d.place as agentundo_place, d.detail as agentundo_detail, d.part as agentundo_part, d.cur as agentundo_cur%2$s
+      from unnest(%5$s) d
+      left join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
+      left join lateral (select * from %4$s r where r.ctid = d.cur and r.tableoid = d.part%6$s offset 0) r on true) agentundo_row$sql$,
+    coalesce(generated, ''), coalesce(', ' || columns_sql, ''), t.history,
+    agentundo._from(t), decisions,
+    -- the current row matters only where part of it stays
+    case when exists (select from agentundo._columns(tracked_id) c where c.live and c.since_change > 0) then '' else ' and d.status = ''merge''' end);
+end
+$body$;
+
+-- The tracked table that holds rows of a relation, if any.
+create or replace function agentundo._tracked_of(relation regclass) returns int
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  select coalesce(
+    (select m.tracked from agentundo._member m where m.relation = $1),
+    (select x.id from agentundo._tracked x where x.relation = $1))
+$body$;
+
+-- Restored rows that break a CHECK, a NOT NULL or a domain that came or was tightened since.
+create or replace function agentundo._broken_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  with rule as (
+    select c.conname::text as name, format('(%s) is false', pg_get_expr(c.conbin, c.conrelid)) as broken
+    from pg_constraint c where c.conrelid = t.relation and c.contype = 'c' and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true)
+    union all
+    select a.attname, format('agentundo_row.%I is null', a.attname)
+    from pg_attribute a where a.attrelid = t.relation and a.attnum > 0 and a.attnotnull and not a.attisdropped and a.attgenerated = ''
+    union all
+    select coalesce(c.conname, y.typname), case when c.oid is null then format('agentundo_row.%I is null', a.attname)
+        else format('(select (%s) is false from (select agentundo_row.%I as value) value)', substring(pg_get_constraintdef(c.oid) from '^CHECK \((.*)\)(?: NOT VALID)?$'), a.attname) end
+    from pg_attribute a
+    cross join lateral (
+      with recursive b as (
+        select ty.* from pg_type ty where ty.oid = a.atttypid and ty.typtype = 'd'
+        union all select ty.* from pg_type ty join b on ty.oid = b.typbasetype and ty.typtype = 'd')
+      select * from b) y
+    left join pg_constraint c on c.contypid = y.oid and c.contype = 'c'
+    where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and (c.oid is not null or y.typnotnull))
+  select format($sql$
+    select agentundo_place, 'constraint', broken, %L, null::bigint, null::int
+    from (select agentundo_row.agentundo_place, case%s end as broken from (%s) agentundo_row) agentundo_judged
+    where broken is not null$sql$,
+    t.relation::text, coalesce(string_agg(format(' when %s then %L', broken, name), ''), ' when false then ''''' ), agentundo._target_sql(t.id, '$1'))
+  from rule
+$body$;
+
+-- Restored values of a unique index or exclusion constraint that a row outside of the plan holds now.
+create or replace function agentundo._taken_sql(t agentundo._tracked, index regclass) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  i pg_index;
+  picked text;
+  equal text;
+  predicate text;
+begin
+  select * into i from pg_index where indexrelid = index;
+  predicate := coalesce(' where ' || pg_get_expr(i.indpred, i.indrelid), '');
+  select string_agg(format('(%s) as agentundo_e%s', pg_get_indexdef(index, n, true), n), ', ' order by n),
+         string_agg(format(case when coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
+             then '(k.agentundo_e%1$s %2$s r.agentundo_e%1$s or k.agentundo_e%1$s is null and r.agentundo_e%1$s is null)'
+             else 'k.agentundo_e%1$s %2$s r.agentundo_e%1$s' end, n,
+           coalesce((select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname) from pg_constraint c join pg_operator o on o.oid = c.conexclop[n]
+                     where c.conindid = index and c.conexclop is not null limit 1),
+             (select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname)
+              from pg_opclass oc join pg_amop p on p.amopfamily = oc.opcfamily and p.amopstrategy = 3 and p.amoplefttype = oc.opcintype and p.amoprighttype = oc.opcintype
+              join pg_operator o on o.oid = p.amopopr where oc.oid = i.indclass[n - 1]),
+             'operator(pg_catalog.=)')), ' and ' order by n)
+    into picked, equal
+    from generate_series(1, i.indnkeyatts) n;
+  return format($sql$
+    with target as materialized (%1$s),
+    k as (select agentundo_place, agentundo_detail, agentundo_part, agentundo_cur, %2$s from target agentundo_row%3$s),
+    r as (select ctid as agentundo_ctid, tableoid as agentundo_table, xmin::text::bigint as agentundo_xmin, %2$s from %4$s agentundo_row%3$s)
+    select k.agentundo_place, 'unique_taken', %5$L, %6$L, r.agentundo_xmin, %7$s
+    from k join r on %8$s
+    where not exists (select from unnest($2) a where a.cur = r.agentundo_ctid and a.part = r.agentundo_table)$sql$,
+    agentundo._target_sql(t.id, '$1'), picked, predicate, agentundo._from(t),
+    index::text, t.relation::text, t.id, equal);
+end
+$body$;
+
+-- Rows that point at a row which would be deleted or lose the value they point at.
+create or replace function agentundo._dependents_sql(t agentundo._tracked, con oid) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  c pg_constraint;
+  parent_cols text; child_equal text; target_equal text; child_target_equal text; child_target text;
+  child int;
+begin
+  select * into c from pg_constraint where oid = con;
+  child := agentundo._tracked_of(c.conrelid);
+  select string_agg(format('r.%I as agentundo_v%s', p.attname, n), ', ' order by n),
+         string_agg(format('gone.agentundo_v%s %s ch.%I', n, o, f.attname), ' and ' order by n),
+         string_agg(format('x.%I operator(pg_catalog.=) gone.agentundo_v%s', p.attname, n), ' and ' order by n),
+         string_agg(format('gone.agentundo_v%s %s x.%I', n, o, f.attname), ' and ' order by n)
+    into parent_cols, child_equal, target_equal, child_target_equal
+    from (
+      select n, c.confkey[n] as pk, c.conkey[n] as fk,
+        (select format('operator(%I.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o,
+        c.confrelid as prel, c.conrelid as frel
+      from generate_subscripts(c.confkey, 1) n) k
+    join pg_attribute p on p.attrelid = k.prel and p.attnum = k.pk
+    join pg_attribute f on f.attrelid = k.frel and f.attnum = k.fk;
+  child_target := case when child is not null then format($sql$
+        and not exists (select from child_target x where x.agentundo_cur = ch.ctid and x.agentundo_part = ch.tableoid and (%s) is not true)$sql$, child_target_equal) else '' end;
+  return format($sql$
+    with target as materialized (%1$s),
+    child_target as materialized (%2$s),
+    gone as materialized (
+      select d.place as agentundo_place, %3$s
+      from unnest($2) d
+      join lateral (select * from %4$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true),
+    lost as (   -- the value goes, and no other restored row has it, unless the key would act on that too
+      select gone.* from gone
+      where not exists (select from target x where x.agentundo_place = gone.agentundo_place and %6$s)),
+    held as (
+      select lost.*, exists (select from target x where %7$s) as passed_on from lost)
+    select gone.agentundo_place, case when gone.passed_on then 'constraint' else 'has_dependents' end, %8$L, %9$L, ch.xmin::text::bigint, %10$s
+    from held gone join %11$s ch on %12$s
+    where not (gone.passed_on and %13$s)
+      and not exists (select from unnest(%5$s) a where a.action = 'delete' and a.cur = ch.ctid and a.part = ch.tableoid)%14$s$sql$,
+    agentundo._target_sql(t.id, '$1'), case when child is not null then agentundo._target_sql(child, '$3') else 'select' end,
+    parent_cols, agentundo._from(t), '$4',
+    replace(target_equal, 'operator(pg_catalog.=)', 'is not distinct from'), replace(target_equal, 'operator(pg_catalog.=)', 'is not distinct from'),
+    c.conname, c.conrelid::regclass::text, coalesce(child::text, 'null::int'), c.conrelid::regclass::text, child_equal,
+    (c.confdeltype = 'a' and c.confupdtype = 'a')::text, child_target);
+end
+$body$;
+
+-- Restored rows whose parent would not be there.
+create or replace function agentundo._missing_sql(t agentundo._tracked, con oid) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  c pg_constraint;
+  parent int;
+  filled text; equal text; equal_target text;
+begin
+  select * into c from pg_constraint where oid = con;
+  parent := agentundo._tracked_of(c.confrelid);
+  select string_agg(format('k.%I is not null', f.attname), ' and ' order by n),
+         string_agg(format('p.%I %s k.%I', p.attname, o, f.attname), ' and ' order by n),
+         string_agg(format('x.%I %s k.%I', p.attname, o, f.attname), ' and ' order by n)
+    into filled, equal, equal_target
+    from (
+      select n, c.confkey[n] as pk, c.conkey[n] as fk,
+        (select format('operator(%I.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o
+      from generate_subscripts(c.confkey, 1) n) k
+    join pg_attribute p on p.attrelid = c.confrelid and p.attnum = k.pk
+    join pg_attribute f on f.attrelid = c.conrelid and f.attnum = k.fk;
+  return format($sql$
+    with target as materialized (%1$s),
+    parent_target as materialized (%2$s)
+    select k.agentundo_place, 'missing_parent', %3$L, %4$L, null::bigint, %5$s
+    from target k
+    where %6$s
+      and not exists (select from %7$s p where %8$s
+        and not exists (select from unnest($4) a where a.cur = p.ctid and a.part = p.tableoid))
+      and not exists (select from parent_target x where %9$s)$sql$,
+    agentundo._target_sql(t.id, '$1'), case when parent is not null then agentundo._target_sql(parent, '$3') else 'select' end,
+    c.conname, c.confrelid::regclass::text, coalesce(parent::text, 'null::int'), filled, c.confrelid::regclass::text, equal,
+    case when parent is null then 'false' else equal_target end);
+end
+$body$;
+
+-- All of them. One finding per row and obstacle; `writer` is the xmin of the row in the way, by which
+-- cascade finds who wrote it.
+create or replace function agentundo._obstacles(d agentundo._decision[])
+returns table (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  restored agentundo._decision[];
+  going agentundo._decision[];
+  moved boolean;
+  key smallint[];
+  f record;
+begin
+  for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge') and y.action <> 'none') order by x.id loop
+    restored := array(select x from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') and x.action in ('insert', 'update'));
+    going := array(select x from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') and x.action in ('delete', 'update'));
+    moved := exists (select from unnest(restored) x where x.detail ? 'moved');
+    key := (agentundo._best_key(t.relation)).columns;
+    if restored <> '{}' then
+      return query execute agentundo._broken_sql(t) using restored;
+      for f in
+        select i.indexrelid::regclass as name from pg_index i
+        where i.indrelid = t.relation and i.indisvalid and (i.indisunique or i.indisexclusion)
+          -- under the key itself another row would be the same row; only moved ones can collide
+          and (moved or i.indkey::smallint[] <> key or i.indisexclusion or i.indpred is not null)
+      loop
+        return query execute agentundo._taken_sql(t, f.name) using restored, going;
+      end loop;
+    end if;
+    for f in
+      select c.oid, coalesce(agentundo._tracked_of(case when c.confrelid = t.relation and way.up then c.conrelid else c.confrelid end), 0) as other, way.up
+      from pg_constraint c cross join (values (true), (false)) way (up)
+      where c.contype = 'f' and c.conparentid = 0
+        and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true) and not coalesce((to_jsonb(c) ->> 'conperiod')::boolean, false)
+        and case when way.up then c.confrelid = t.relation and going <> '{}'
+              -- a referenced key stays with its row unless the row goes or moves
+              and (moved or not c.confkey <@ key or exists (select from unnest(going) x where x.action = 'delete'))
+            else c.conrelid = t.relation and restored <> '{}' end
+    loop
+      return query execute case when f.up then agentundo._dependents_sql(t, f.oid) else agentundo._missing_sql(t, f.oid) end
+        using restored, going,
+          array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('insert', 'update')),
+          array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('delete', 'update'));
+    end loop;
+  end loop;
+end
+$body$;
