@@ -6,8 +6,8 @@ import pytest
 from psycopg import sql
 
 from tests.conftest import Connection
-from tests.support.state import snapshot
-from tests.support.there_and_back import assert_goes_back, changes, run, tag
+from tests.support.state import assert_same, snapshot
+from tests.support.there_and_back import assert_goes_back, assert_undoable, changes, run, tag
 from tests.support.undo import plan, rows
 
 pytestmark = pytest.mark.core
@@ -72,54 +72,42 @@ def test_two_long_names_that_share_sixty_bytes(db: Connection) -> None:
 
 
 #: Names of our own helpers, variables and aliases, past and present, and of PL/pgSQL itself.
-_TAKEN = """
-    old new o n s k x c d r t h seq key index row rows change invocation status action reason unit
-    history _change _image c1 c2 tg_op tg_relid tag run step before after current part cur tid xid
-    operation relation tracked version value values "user" "order" "select" "Old" "NEW" id_
-    agentundo_row agentundo_tag agentundo_old agentundo_new agentundo_op agentundo_change
-    agentundo_run agentundo_counted agentundo_ord agentundo_action agentundo_part agentundo_cur
-    work k1 says olds news image chain first_change last_change ordinality "with space" "quo""te"
-    "per%cent" "per%scent" "dollar$capture$" "ctid2" "null" "false" "case" found
-""".split()
-
-
-def _columns() -> list[str]:
-    names: list[str] = []
-    words = iter(_TAKEN)
-    for word in words:
-        name = word
-        while name.count('"') % 2:
-            name += " " + next(words)
-        names.append(name)
-    return names
+# fmt: off
+_TAKEN = [
+    "old", "new", "o", "n", "s", "k", "x", "c", "d", "r", "t", "h", "seq", "key", "index", "row",
+    "rows", "change", "invocation", "status", "action", "reason", "unit", "history", "_change",
+    "_image", "c1", "c2", "tg_op", "tg_relid", "tag", "run", "step", "before", "after", "current",
+    "part", "cur", "tid", "xid", "operation", "relation", "tracked", "version", "value", "values",
+    "user", "order", "select", "Old", "NEW", "id_", "agentundo_row", "agentundo_tag",
+    "agentundo_old", "agentundo_new", "agentundo_op", "agentundo_change", "agentundo_run",
+    "agentundo_counted", "agentundo_ord", "agentundo_action", "agentundo_part", "agentundo_cur",
+    "work", "k1", "says", "olds", "news", "image", "chain", "first_change", "last_change",
+    "ordinality", 'quo"te', "per%cent", "per%scent", "ctid2", "null", "false", "case", "found",
+    "with space", "dollar$capture$", "new\nline",
+]
+# fmt: on
 
 
 @pytest.mark.parametrize("keyed", [True, False])
 def test_columns_named_like_ours(db: Connection, keyed: bool) -> None:
-    columns = [f'{name} {"int" if i % 2 else "text"}' for i, name in enumerate(_columns())]
+    names = [sql.Identifier(name).as_string(db) for name in _TAKEN]
+    columns = [f"{name} {('text', 'int')[i % 2]}" for i, name in enumerate(names)]
     key = ", primary key (n, k, old, change, k1)" if keyed else ""
-    run(
-        db,
-        f"create table clash ({', '.join(_quoted(column) for column in columns)}{key})",
-        f"insert into clash select {', '.join(['1'] * len(columns))}",
-        f"insert into clash select {', '.join(['2'] * len(columns))}",
-        "select agentundo.track('clash')",
-    )
+    run(db, f"create table clash ({', '.join(columns)}{key})")
+    for i in (1, 2):
+        run(db, f"insert into clash select {', '.join([str(i)] * len(columns))}")
+    run(db, "select agentundo.track('clash')")
     before = snapshot(db, "clash")
-    sets = ", ".join(f"{_quoted(name)} = '3'" for name in _columns())
-    with db.transaction():
-        tag(db)
-        run(db, f"update clash set {sets} where n::text = '1'", "update clash set status = '7'")
-        run(db, "delete from clash where \"old\"::text = '2'")
-        run(db, f"insert into clash select {', '.join(['4'] * len(columns))}")
-    assert_goes_back(db, before)
-
-
-def _quoted(column: str) -> str:
-    if column.startswith('"'):
-        return column
-    name, space, kind = column.partition(" ")
-    return f'"{name}"{space}{kind}'
+    sets = ", ".join(f"{name} = '3'" for name in names)
+    assert_undoable(
+        db,
+        ["clash"],
+        f"update clash set {sets} where n::text = '1'",
+        "update clash set status = '7'",
+        "delete from clash where \"old\"::text = '2'",
+        f"insert into clash select {', '.join(['4'] * len(columns))}",
+    )
+    assert_same(before, snapshot(db, "clash"))
 
 
 def test_single_columns_named_like_ours(db: Connection) -> None:
@@ -150,13 +138,13 @@ def test_types_with_odd_names(db: Connection) -> None:
     run(
         db,
         'create schema "T y"',
-        'create type "T y"."En um" as enum (\'A b\', \'it\'\'s\', \'"\')',
+        "create type \"T y\".\"En um\" as enum ('A b', 'it''s', '\"')",
         'create domain "T y"."D om" as "T y"."En um"',
         'create type "T y"."Comp" as ("a b" int, "c" text)',
         'create table odd (id int primary key, e "T y"."En um", d "T y"."D om",'
         ' c "T y"."Comp", es "T y"."En um"[], cs "T y"."Comp"[])',
         "insert into odd values (1, 'A b', 'it''s', '(1,x)', '{\"A b\",it''s}',"
-        " array[row(1, 'y')::\"T y\".\"Comp\"])",
+        ' array[row(1, \'y\')::"T y"."Comp"])',
         "insert into odd values (2)",
         "select agentundo.track('odd')",
     )

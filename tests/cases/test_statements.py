@@ -127,8 +127,10 @@ def test_statement(stock: Connection, statement: str) -> None:
 
 
 def test_each_row_is_captured_once(stock: Connection) -> None:
-    write(stock, "insert into stock values (1, 'a', 1), (4, 'd', 1) on conflict (id)"
-          " do update set n = 0")
+    write(
+        stock,
+        "insert into stock values (1, 'a', 1), (4, 'd', 1) on conflict (id) do update set n = 0",
+    )
     assert sorted(changes(stock)) == [
         ("public.stock", "insert", 1),
         ("public.stock", "update", 1),
@@ -246,11 +248,21 @@ def test_cascades(db: Connection, deferrable: str) -> None:
     )
     tables = ["node", "leaf", "note"]
     assert_undoable(db, tables, "delete from node where id = 1")
-    assert value(db, "select sum(rows) from agentundo.changes where operation = 'delete'"
-                     " and invocation = 'inv'") == 6
+    assert (
+        value(
+            db,
+            "select sum(rows) from agentundo.changes where operation = 'delete'"
+            " and invocation = 'inv'",
+        )
+        == 6
+    )
     assert_undoable(db, tables, "delete from node where id = 2", invocation="b")
-    assert_undoable(db, tables, "update node set id = 40 where id = 4 and false;"
-                    "delete from node where id = 4", invocation="c")
+    assert_undoable(
+        db,
+        tables,
+        "update node set id = 40 where id = 4 and false;delete from node where id = 4",
+        invocation="c",
+    )
 
 
 def test_cascade_into_partitions(db: Connection) -> None:
@@ -267,23 +279,33 @@ def test_cascade_into_partitions(db: Connection) -> None:
     )
     assert_undoable(db, ["parent", "child"], "delete from parent where id <> 2")
     # the cascade moves rows from one partition to the other
-    assert_undoable(db, ["parent", "child"], "update parent set id = 20 where id = 1",
-                    invocation="b")
+    assert_undoable(
+        db, ["parent", "child"], "update parent set id = 20 where id = 1", invocation="b"
+    )
 
 
 def test_vacuum_and_cluster_keep_what_was_captured(stock: Connection) -> None:
     before = snapshot(stock, "stock", "moves")
     write(stock, "update stock set n = n + 1", "delete from moves where id = 1")
-    run(stock, "vacuum (freeze) stock", "vacuum full stock", "cluster stock using stock_pkey",
-        "vacuum (freeze) moves", "vacuum (full) moves")
+    run(
+        stock,
+        "vacuum (freeze) stock",
+        "vacuum full stock",
+        "cluster stock using stock_pkey",
+        "vacuum (freeze) moves",
+        "vacuum (full) moves",
+    )
     assert_goes_back(stock, before)
 
 
-@pytest.mark.parametrize("statement", [
-    "alter table stock set unlogged",
-    "alter table stock alter n type bigint",
-    "alter table stock add column extra float default random()",
-])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "alter table stock set unlogged",
+        "alter table stock alter n type bigint",
+        "alter table stock add column extra float default random()",
+    ],
+)
 def test_rewritten_table_is_compared_by_value(stock: Connection, statement: str) -> None:
     """After a rewrite all rows have new versions; that alone is not somebody else's write."""
     run(stock, "drop table moves")

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import psycopg
 from psycopg.rows import tuple_row
 
 from tests.support import undo
@@ -39,6 +40,17 @@ def write(conn: Connection, *statements: str, invocation: str = "inv") -> None:
     with conn.transaction():
         tag(conn, invocation)
         run(conn, *statements)
+
+
+def try_to_write(
+    conn: Connection, *statements: str, invocation: str = "inv"
+) -> psycopg.Error | None:
+    """Write under a tag; return the error if there was one."""
+    try:
+        write(conn, *statements, invocation=invocation)
+    except psycopg.Error as error:
+        return error
+    return None
 
 
 def changes(conn: Connection, invocation: str | None = "inv") -> list[tuple[str, str, int]]:
