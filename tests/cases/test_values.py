@@ -7,14 +7,12 @@ import pytest
 
 from tests.conftest import Connection
 from tests.support.state import assert_same
+from tests.support.undo import plan, redo, revert
 from tests.support.undoing import (
+    assert_refused,
     assert_undone,
     everything,
-    plan,
     reasons,
-    redo,
-    refused,
-    revert,
     track,
     write,
 )
@@ -102,33 +100,65 @@ TYPES: dict[str, list[str]] = {
 }
 
 
-def assert_type_comes_back(conn: Connection, type_: str, values: list[str]) -> None:
+FAMILIES = {
+    "numbers": "boolean smallint integer bigint numeric numeric(10,2) real money",
+    "text": 'text varchar(5) char(5) "char" name bytea uuid',
+    "times": "date time timetz timestamp timestamp(0) timestamptz interval",
+    "bits and addresses": "bit(3) inet cidr macaddr macaddr8",
+    "geometry": "point line lseg box path polygon circle",
+    "documents": "tsvector tsquery json jsonb jsonpath",
+    "ranges": "int4range numrange tstzrange int4multirange datemultirange",
+    "identifiers": "oid regclass regtype xid xid8 tid pg_lsn pg_snapshot int2vector",
+    "arrays": "integer[] text[] numeric(4,1)[] json[] timestamptz[] int4range[]",
+}
+WITH_SPACES = {
+    "numbers": ["double precision"],
+    "times": ["interval day to second(2)"],
+    "bits and addresses": ["bit varying"],
+}
+
+
+def assert_types_come_back(conn: Connection, types: dict[str, list[str]]) -> None:
     """Undo an update, a delete and an insert of each value, and of NULL in its place."""
-    conn.execute(f"create table t (id int primary key, v {type_}, other int default 0)".encode())
-    for number, value in enumerate(values):
-        conn.execute(
-            f"insert into t values ({number}, %s::text::{type_})".encode(), [value], prepare=False
-        )
-    count = len(values) + 1
-    conn.execute("insert into t values (%s, null)", [count - 1])
+    columns = [f"v{number}" for number in range(len(types))]
+    definition = ", ".join(f"{c} {t}" for c, t in zip(columns, types, strict=True))
+    count = max(map(len, types.values())) + 1
+    conn.execute(f"create table t (id int primary key, other int, {definition})".encode())
+    holes = ", ".join(f"%s::text::{type_}" for type_ in types)
+    for number in range(count):
+        chosen = [
+            (values * count)[number] if number < count - 1 else None for values in types.values()
+        ]
+        conn.execute(f"insert into t values ({number}, 0, {holes})".encode(), chosen)
     track(conn, "t")
-    assert_undone(conn, f"update t set v = (select o.v from t o where o.id = (t.id + 1) % {count})")
+    listed = ", ".join(columns)
+    assigned = f"({listed}) = (select {listed} from t o where o.id = (t.id + 1) % {count})"
+    cleared = ", ".join(f"{column} = null" for column in columns)
+    assert_undone(conn, f"update t set {assigned}")
     assert_undone(conn, "update t set other = other + 1")
-    assert_undone(conn, "delete from t")
-    assert_undone(conn, "insert into t select id + 100, v, other from t")
-    # Taken away, set again to the same, taken away again: NULL and back, value and back.
+    assert_undone(conn, "delete from t", again=False)
+    assert_undone(conn, f"insert into t select id + 100, other, {listed} from t", again=False)
+    # Taken away, and others put there: NULL and back, value and back.
+    kept = ", ".join(f"{column} = kept.{column}" for column in columns)
     assert_undone(
         conn,
-        "create temp table kept on commit drop as select id, v from t",
-        "update t set v = null",
-        "update t set v = kept.v from kept where kept.id = t.id",
-        "update t set v = (select v from kept where kept.id = 0) where v is null",
+        "create temp table kept on commit drop as select * from t",
+        f"update t set {cleared}",
+        f"update t set {kept} from kept where kept.id = (t.id + 1) % {count}",
+        f"update t set {kept} from kept where kept.id = t.id and t.id > 0",
+        again=False,
     )
 
 
-@pytest.mark.parametrize("type_", TYPES)
-def test_a_value_of_each_built_in_type_comes_back(db: Connection, type_: str) -> None:
-    assert_type_comes_back(db, type_, TYPES[type_])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_values_of_every_built_in_type_come_back(db: Connection, family: str) -> None:
+    names = [*FAMILIES[family].split(), *WITH_SPACES.get(family, [])]
+    assert_types_come_back(db, {name: TYPES[name] for name in names})
+
+
+def test_no_type_is_left_out() -> None:
+    tested = [name for family in FAMILIES.values() for name in family.split()]
+    assert sorted(tested + [t for ts in WITH_SPACES.values() for t in ts]) == sorted(TYPES)
 
 
 def test_xml_comes_back_as_it_was_written(db: Connection) -> None:
@@ -136,7 +166,7 @@ def test_xml_comes_back_as_it_was_written(db: Connection) -> None:
         db.execute("select '<a/>'::xml")
     except psycopg.errors.FeatureNotSupported:
         pytest.skip("this server was built without libxml")
-    assert_type_comes_back(db, "xml", ["<a  x='1'/>", '<a x="1"></a>', "text &amp; more", ""])
+    assert_types_come_back(db, {"xml": ["<a  x='1'/>", '<a x="1"></a>', "text &amp; more", ""]})
 
 
 EXTENSIONS = {
@@ -159,13 +189,14 @@ def test_a_value_of_an_extensions_type_comes_back(db: Connection, type_: str, sc
         pytest.skip(f"this server has no extension {extension}")
     db.execute(f'create schema if not exists "{schema}"'.encode())
     db.execute(f'create extension {extension} schema "{schema}"'.encode())
-    assert_type_comes_back(db, f'"{schema}".{type_}', EXTENSIONS[type_])
+    assert_types_come_back(db, {f'"{schema}".{type_}': EXTENSIONS[type_]})
 
 
 def test_an_extensions_type_can_be_the_key(db: Connection) -> None:
     # Its equality lives in a schema that our search_path does not name, and calls Abc and abc one.
     db.execute(
-        "create schema exts; create extension citext schema exts; create extension ltree schema exts;"
+        "create schema exts;"
+        "create extension citext schema exts; create extension ltree schema exts;"
         "create table t (name exts.citext, path exts.ltree, v int, primary key (name, path));"
         "insert into t values ('Abc', 'a.b', 1), ('x', 'a', 2)"
     )
@@ -175,7 +206,7 @@ def test_an_extensions_type_can_be_the_key(db: Connection) -> None:
     assert_undone(db, "delete from t", "insert into t values ('aBC', 'a.b', 5)")
 
 
-# Composites and arrays of them ---------------------------------------------------------------------
+# Composites and arrays of them -------------------------------------------------------------------
 
 
 def test_composites_come_back_whole(db: Connection) -> None:
@@ -188,12 +219,12 @@ def test_composites_come_back_whole(db: Connection) -> None:
         '("","(1.0,)",{})',
         '(NULL,"(1.00,\\"{ }\\")","{\\"(NaN,null)\\",NULL}")',
     ]
-    assert_type_comes_back(db, "pair", values)
+    assert_types_come_back(db, {"pair": values})
 
 
 def test_arrays_of_composites_come_back(db: Connection) -> None:
     db.execute("create type pair as (x numeric, y text)")
-    assert_type_comes_back(db, "pair[]", ["{}", '{"(1.0,a)",NULL}', '[0:0]={"(1.00,)"}'])
+    assert_types_come_back(db, {"pair[]": ["{}", '{"(1.0,a)",NULL}', '[0:0]={"(1.00,)"}']})
 
 
 def test_a_composite_that_got_an_attribute_since_still_goes_back(db: Connection) -> None:
@@ -205,12 +236,12 @@ def test_a_composite_that_got_an_attribute_since_still_goes_back(db: Connection)
     track(db, "t")
     call = write(db, "update t set v = '(9,z)' where id = 1", "delete from t where id = 2")
     db.execute("alter type pair add attribute z int")
-    assert revert(db, call)["status"] == "reverted"
+    assert revert(db, call).status == "reverted"
     rows = db.execute("select id, (v).x::text, (v).y, (v).z from t order by id").fetchall()
     assert rows == [(1, "1.0", "a", None), (2, "2.0", "b", None), (3, None, None, None)]
 
 
-# Enums ---------------------------------------------------------------------------------------------
+# Enums -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -219,8 +250,8 @@ def moods(db: Connection) -> Connection:
         "create type mood as enum ('bad', 'fair', 'good');"
         "create domain state_of_mind as mood;"
         "create table t (id int primary key, m mood, d state_of_mind, a mood[]);"
-        "insert into t values (1, 'bad', 'bad', '{bad,good}'), (2, 'fair', 'fair', '[0:1]={fair,NULL}'),"
-        " (3, null, null, null)"
+        "insert into t values (1, 'bad', 'bad', '{bad,good}'),"
+        " (2, 'fair', 'fair', '[0:1]={fair,NULL}'), (3, null, null, null)"
     )
     track(db, "t")
     return db
@@ -239,8 +270,8 @@ def test_an_enum_label_renamed_since_comes_back_under_its_new_name(
     moods.execute("update t set a = null")
     call = write(moods, statement)
     moods.execute("alter type mood rename value 'bad' to 'awful'")
-    assert [row["status"] for row in plan(moods, call)].count("ok") == len(plan(moods, call))
-    assert revert(moods, call)["status"] == "reverted"
+    assert [row.status for row in plan(moods, call)].count("ok") == len(plan(moods, call))
+    assert revert(moods, call).status == "reverted"
     rows = moods.execute("select id, m::text, d::text from t order by id").fetchall()
     assert rows == [(1, "awful", "awful"), (2, "fair", "fair"), (3, None, None)]
 
@@ -251,7 +282,7 @@ def test_the_label_that_the_agent_left_may_have_been_renamed(moods: Connection) 
     inserted = write(moods, "insert into t values (4, 'good', 'good', null)")
     moods.execute("alter type mood rename value 'good' to 'splendid'")
     for invocation in (inserted, call):
-        assert revert(moods, invocation)["status"] == "reverted"
+        assert revert(moods, invocation).status == "reverted"
     assert moods.execute("select a::text from t where id = 1").fetchone() == ("{bad,splendid}",)
     moods.execute("alter type mood rename value 'splendid' to 'good'")
     assert_same(before, everything(moods))
@@ -260,7 +291,7 @@ def test_the_label_that_the_agent_left_may_have_been_renamed(moods: Connection) 
 def test_labels_in_an_array_follow_a_rename(moods: Connection) -> None:
     call = write(moods, "update t set a = '{fair}'")
     moods.execute("alter type mood rename value 'bad' to 'awful'")
-    assert revert(moods, call)["status"] == "reverted"
+    assert revert(moods, call).status == "reverted"
     rows = moods.execute("select id, a::text from t order by id").fetchall()
     assert rows == [(1, "{awful,good}"), (2, "[0:1]={fair,NULL}"), (3, None)]
 
@@ -275,12 +306,7 @@ def test_labels_that_exchanged_their_names_are_not_mixed_up(moods: Connection) -
     )
     call = write(moods, "update t set m = 'fair', d = 'fair' where id = 1")
     moods.execute(swap)
-    try:
-        revert(moods, call)
-    except psycopg.Error as error:
-        # Not knowing which is which is honest; taking one for the other is not.
-        assert error.sqlstate == "UN001"
-        return
+    assert revert(moods, call).status == "reverted"
     moods.execute(swap)
     assert_same(before, everything(moods))
 
@@ -290,11 +316,11 @@ def test_a_write_after_the_rename_goes_back_too(moods: Connection) -> None:
     moods.execute("alter type mood rename value 'good' to 'splendid'")
     second = write(moods, "update t set m = 'fair' where id = 1")
     state = everything(moods)
-    assert revert(moods, second)["status"] == "reverted"
+    assert revert(moods, second).status == "reverted"
     assert moods.execute("select m::text from t where id = 1").fetchone() == ("splendid",)
-    assert redo(moods, second)["status"] == "reverted"
+    assert redo(moods, second).status == "reverted"
     assert_same(state, everything(moods))
-    assert revert(moods, [first, second])["status"] == "reverted"
+    assert revert(moods, [first, second]).status == "reverted"
     assert moods.execute("select m::text from t where id = 1").fetchone() == ("bad",)
 
 
@@ -303,7 +329,7 @@ def test_a_label_added_since_tracking_and_renamed_is_followed(moods: Connection)
     moods.execute("update t set m = 'odd' where id = 1")
     call = write(moods, "update t set m = 'good' where id = 1")
     moods.execute("alter type mood rename value 'odd' to 'peculiar'")
-    assert revert(moods, call)["status"] == "reverted"
+    assert revert(moods, call).status == "reverted"
     assert moods.execute("select m::text from t where id = 1").fetchone() == ("peculiar",)
 
 
@@ -318,14 +344,14 @@ def test_an_enum_can_be_the_key(db: Connection) -> None:
     call = write(db, "update t set v = 7", "delete from t where m = 'good'")
     db.execute("alter type mood rename value 'bad' to 'awful'")
     db.execute("alter type mood rename value 'good' to 'splendid'")
-    assert revert(db, call)["status"] == "reverted"
+    assert revert(db, call).status == "reverted"
     assert db.execute("select m::text, v from t order by m").fetchall() == [
         ("awful", 1),
         ("splendid", 2),
     ]
 
 
-# Domains -------------------------------------------------------------------------------------------
+# Domains -----------------------------------------------------------------------------------------
 
 
 def test_domains_come_back(db: Connection) -> None:
@@ -334,7 +360,8 @@ def test_domains_come_back(db: Connection) -> None:
         "create domain tiny as small check (value > -10);"
         'create domain many as tiny[]; create domain line_of_text as varchar(9) collate "C";'
         "create table t (id int primary key, a small, b tiny, c many, d line_of_text);"
-        "insert into t values (1, 1.10, 2.00, '[0:1]={1.00,NULL}', 'x  '), (2, null, null, null, null)"
+        "insert into t values (1, 1.10, 2.00, '[0:1]={1.00,NULL}', 'x  '),"
+        " (2, null, null, null, null)"
     )
     track(db, "t")
     assert_undone(db, "update t set a = 5, b = 6, c = '{7}', d = 'y'")
@@ -353,18 +380,15 @@ def test_a_former_value_that_a_domain_no_longer_allows_is_a_conflict(db: Connect
     call = write(db, "update t set v = 7 where id = 1")
     db.execute("alter domain small add constraint smaller check (value < 100)")
     assert reasons(db, call) == {"constraint": 1}
-    conflict = refused(db, call)["conflicts"][0]
-    assert (conflict["relation"], conflict["key"], conflict["reason"]) == (
-        "t",
-        {"id": 1},
-        "constraint",
-    )
+    conflict = assert_refused(db, call).conflicts[0]
+    assert (conflict["relation"], conflict["key"]) == ("public.t", {"id": 1})
+    assert conflict["reason"] == "constraint"
     assert conflict["constraint"] == "smaller"
     result = revert(db, [call, fitting], on_conflict="skip")
-    assert (result["status"], result["rows_skipped"]) == ("partially_reverted", 1)
+    assert (result.status, result.rows_skipped) == ("partially_reverted", 1)
     assert db.execute("select id, v from t order by id").fetchall() == [(1, 7), (2, 5)]
     for mode in ("cascade", "force"):
-        refused(db, call, on_conflict=mode, reverted_by="dana", reason="test")
+        assert_refused(db, call, on_conflict=mode, reverted_by="dana", reason="test")
 
 
 def test_a_domain_that_became_not_null_is_a_conflict(db: Connection) -> None:
@@ -376,45 +400,45 @@ def test_a_domain_that_became_not_null_is_a_conflict(db: Connection) -> None:
     call = write(db, "update t set v = 'x'")
     db.execute("alter domain name_of set not null")
     assert reasons(db, call) == {"constraint": 1}
-    assert refused(db, call)["conflicts"][0]["reason"] == "constraint"
+    assert assert_refused(db, call).conflicts[0]["reason"] == "constraint"
 
 
 def test_a_deleted_row_that_a_tightened_domain_forbids_is_a_conflict(db: Connection) -> None:
     db.execute(
         "create domain small as int check (value < 1000);"
-        "create table t (id int primary key, v small, vs small[]);"
-        "insert into t values (1, 500, null), (2, 5, '{500}'), (3, 5, '{5}')"
+        "create table t (id int primary key, v small); insert into t values (1, 500), (3, 5)"
     )
     track(db, "t")
     call = write(db, "delete from t")
     db.execute("alter domain small add check (value < 100)")
     assert set(reasons(db, call)) == {"constraint"}
-    assert refused(db, call)["conflicts"][0]["reason"] == "constraint"
-    assert revert(db, call, on_conflict="skip")["status"] == "partially_reverted"
-    assert db.execute("select id, v, vs from t").fetchall() == [(3, 5, [5])]
+    assert assert_refused(db, call).conflicts[0]["reason"] == "constraint"
+    assert revert(db, call, on_conflict="skip").status == "partially_reverted"
+    assert db.execute("select id, v from t").fetchall() == [(3, 5)]
 
 
 def test_history_does_not_stand_in_the_way_of_the_users_types(db: Connection) -> None:
     db.execute(
         "create type mood as enum ('bad', 'good'); create domain small as int;"
-        "create table t (id int primary key, m mood, s small, ms mood[], ss small[]);"
-        "insert into t values (1, 'bad', 5000, '{bad}', '{5000}')"
+        "create table t (id int primary key, m mood, s small, ms mood[]);"
+        "insert into t values (1, 'bad', 5000, '{bad}')"
     )
     track(db, "t")
-    write(db, "update t set m = 'good', s = 1, ms = '{good}', ss = '{1}'")
+    write(db, "update t set m = 'good', s = 1, ms = '{good}'")
     db.execute("alter domain small add check (value < 100)")
-    db.execute("alter table t drop column m, drop column s, drop column ms, drop column ss")
+    db.execute("alter table t drop column m, drop column s, drop column ms")
     db.execute("drop type mood")
     db.execute("drop domain small")
 
 
-# Between NULL and values, and everything at once -----------------------------------------------------
+# Between NULL and values, and everything at once -------------------------------------------------
 
 
 def test_null_and_values_turn_into_each_other_and_back(db: Connection) -> None:
     db.execute(
         "create table t (id int primary key, a text, b jsonb, c int[]);"
-        "insert into t values (1, null, null, null), (2, 'x', 'null', '{NULL}'), (3, '', '{}', '{}')"
+        "insert into t values (1, null, null, null), (2, 'x', 'null', '{NULL}'),"
+        " (3, '', '{}', '{}')"
     )
     track(db, "t")
     assert_undone(db, "update t set a = 'v', b = '1', c = '{1}'")
@@ -488,7 +512,8 @@ def test_a_key_that_is_equal_but_not_identical_goes_back(
 def test_keys_under_a_collation_that_ignores_case_go_back(db: Connection) -> None:
     try:
         db.execute(
-            "create collation nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+            "create collation nocase (provider = icu, locale = 'und-u-ks-level2',"
+            " deterministic = false)"
         )
     except psycopg.errors.FeatureNotSupported:
         pytest.skip("this server was built without ICU")

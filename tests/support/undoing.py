@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from typing import Any
 
 import psycopg
 from psycopg import sql
-from psycopg.rows import dict_row, tuple_row
+from psycopg.rows import tuple_row
 
 from tests.support.state import Snapshot, assert_same, snapshot
+from tests.support.undo import Refusal, Result, plan, redo, refused, revert
 
 Connection = psycopg.Connection[Any]
-Row = dict[str, Any]
-
-#: Nothing in a test may hang: a statement that waits for ever fails instead.
-PATIENCE = "-c statement_timeout=20s"
 
 _numbers = itertools.count(1)
 
 
 def track(conn: Connection, *tables: str, capture: str = "agent") -> None:
-    """Track tables, and give every later statement of the connection a time limit."""
-    conn.execute("set statement_timeout = '20s'")
+    """Track tables."""
     for table in tables:
         conn.execute("select agentundo.track(%s::regclass, %s)", [table, capture])
 
@@ -39,27 +34,12 @@ def write(conn: Connection, *statements: str, tag: str | None = None) -> str:
     return tag
 
 
-def revert(conn: Connection, invocation: str | list[str], **arguments: Any) -> Row:
-    """Call ``agentundo.revert`` and return its result."""
-    return _call(conn, "revert", invocation, arguments)[0]
-
-
-def redo(conn: Connection, invocation: str, **arguments: Any) -> Row:
-    """Call ``agentundo.redo`` and return its result."""
-    return _call(conn, "redo", invocation, arguments)[0]
-
-
-def plan(conn: Connection, invocation: str | list[str], **arguments: Any) -> list[Row]:
-    """Call ``agentundo.plan`` and return its rows."""
-    return _call(conn, "plan", invocation, arguments)
-
-
 def everything(conn: Connection) -> Snapshot:
     """Read all tables that are not ours, tracked or not."""
     with conn.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(
-            "select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = relnamespace"
-            " where relkind in ('r', 'p') and not relispartition and relpersistence <> 't'"
+            "select c.oid::regclass::text from pg_class c"
+            " join pg_namespace n on n.oid = relnamespace where relkind in ('r', 'p') and not relispartition and relpersistence <> 't'"
             " and nspname not in ('pg_catalog', 'information_schema', 'pg_toast', 'agentundo',"
             " 'agentundo_history') order by 1"
         )
@@ -84,7 +64,8 @@ def assert_keys_hold(conn: Connection) -> None:
         cursor.execute("set constraints all immediate")
         cursor.execute(
             "select conrelid::regclass::text, conname::text, pg_get_constraintdef(c.oid),"
-            " c.convalidated, t.relkind = 'p' and current_setting('server_version_num')::int < 180000"
+            " c.convalidated,"
+            " t.relkind = 'p' and current_setting('server_version_num')::int < 180000"
             " from pg_constraint c join pg_class t on t.oid = conrelid"
             " where contype = 'f' and conparentid = 0"
             " and pg_get_constraintdef(c.oid) !~ 'NOT ENFORCED' order by 1, 2"
@@ -106,7 +87,7 @@ def assert_keys_hold(conn: Connection) -> None:
 
 def assert_undone(
     conn: Connection, *statements: str, tag: str | None = None, again: bool = True
-) -> Row:
+) -> Result:
     """Write under a tag and take it back; nobody else writes.
 
     What must hold: the revert does what its plan said, all tables are bit for bit what they were,
@@ -124,60 +105,38 @@ def assert_undone(
     assert before != after, "the statements changed nothing: there is nothing to undo"
 
     rows = plan(conn, invocation)
-    assert [row for row in rows if row["status"] not in ("ok", "done")] == []
-    planned = Counter(row["action"] for row in rows if row["status"] == "ok")
+    assert [row for row in rows if row.status not in ("ok", "done")] == []
+    planned = Counter(row.action for row in rows if row.status == "ok")
     result = revert(conn, invocation)
     _assert_restored(conn, before, armed)
-    assert result["status"] == "reverted"
-    done = {
-        action: result[f"rows_{action.rstrip('e')}ed"] for action in ("delete", "insert", "update")
-    }
-    assert done == {action: planned[action] for action in done}
-    assert (result["rows_skipped"], result["conflicts"]) == (0, 0)
+    assert result.status == "reverted"
+    assert result.counts == (planned["delete"], planned["insert"], planned["update"], 0, 0)
     if again:
-        assert redo(conn, invocation)["status"] == "reverted"
+        assert redo(conn, invocation).status == "reverted"
         _assert_restored(conn, after, armed)
-        assert revert(conn, invocation)["status"] == "reverted"
+        assert revert(conn, invocation).status == "reverted"
         _assert_restored(conn, before, armed)
     return result
 
 
-def refused(conn: Connection, invocation: str | list[str], **arguments: Any) -> dict[str, Any]:
-    """Revert what must be refused as UN001; return the error's DETAIL. Nothing may have changed."""
+def assert_refused(conn: Connection, what: str | list[str], **arguments: Any) -> Refusal:
+    """Revert what must be refused as UN001, naming a row's table. Nothing may have changed."""
     armed = triggers(conn)
     before = everything(conn)
-    try:
-        result = revert(conn, invocation, **arguments)
-    except psycopg.Error as error:
-        assert error.sqlstate == "UN001", f"{error.sqlstate}: {error}"
-        assert error.diag.message_hint, "a conflict must say what to do next"
-        detail: dict[str, Any] = json.loads(error.diag.message_detail or "")
-        assert detail["total"] >= 1
-        assert detail["conflicts"][0]["relation"]
-        if conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-            _assert_restored(conn, before, armed)
-        return detail
-    raise AssertionError(f"was not refused: {result}")
+    with refused("UN001") as caught:
+        revert(conn, what, **arguments)
+    assert caught.detail["total"] >= 1
+    assert caught.conflicts[0]["relation"]
+    _assert_restored(conn, before, armed)
+    return caught.refusal
 
 
-def reasons(conn: Connection, invocation: str | list[str], **arguments: Any) -> Counter[str]:
+def reasons(conn: Connection, what: str | list[str], **arguments: Any) -> Counter[str | None]:
     """Count the reasons of the conflicts in a plan."""
-    rows = plan(conn, invocation, **arguments)
-    return Counter(row["reason"] for row in rows if row["status"] == "conflict")
+    return Counter(row.reason for row in plan(conn, what, **arguments) if row.status == "conflict")
 
 
 def _assert_restored(conn: Connection, state: Snapshot, armed: list[tuple[Any, ...]]) -> None:
     assert_same(state, everything(conn))
     assert triggers(conn) == armed
     assert_keys_hold(conn)
-
-
-def _call(
-    conn: Connection, function: str, invocation: str | list[str], arguments: dict[str, Any]
-) -> list[Row]:
-    named = "".join(f", {name} => %({name})s" for name in arguments)
-    kind = "text" if isinstance(invocation, str) else "text[]"
-    query = f"select * from agentundo.{function}(%(_invocation)s::{kind}{named})"
-    with conn.cursor(row_factory=dict_row) as cursor:
-        cursor.execute(query.encode(), {"_invocation": invocation, **arguments})
-        return cursor.fetchall()
