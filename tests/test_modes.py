@@ -578,6 +578,7 @@ def test_row_that_the_reverter_may_not_see(
 
 def test_conflict_names_rows_and_the_way_out_but_no_values(db: Connection) -> None:
     """DETAIL goes to the server log, so it holds keys, reasons and columns only."""
+    db.execute("update deals set stage = 'secret0', owner = 'secret0'")
     write(db, "agent", "update deals set stage = 'secret1', owner = 'secret2'")
     db.execute("update deals set stage = 'secret3' where id = 4")
     with refused("UN001") as caught:
@@ -595,17 +596,18 @@ def test_conflict_names_rows_and_the_way_out_but_no_values(db: Connection) -> No
     assert "4" in caught.message
     for way_out in ("merge", "skip", "cascade", "force", "plan"):
         assert way_out in caught.hint
-    text = f"{caught.message} {caught.hint} {caught.detail}"
-    assert not any(value in text for value in ("secret", "New", "eve"))
+    assert "secret" not in f"{caught.message} {caught.hint} {caught.detail}"
 
 
 def test_constraint_conflict_does_not_tell_values_either(db: Connection) -> None:
-    write(db, "agent", "update deals set code = 'x' where id = 2")
-    db.execute("insert into deals values (8, 'secret1', 'secret2', 4711, 'c2')")
+    db.execute("update deals set code = 'secret0', stage = 'secret1' where id = 2")
+    write(db, "agent", "update deals set code = 'secret2' where id = 2")
+    db.execute("insert into deals values (8, 'secret1', 'secret2', 4711, 'secret0')")
     with refused("UN001") as caught:
         revert(db, "agent")
     text = f"{caught.message} {caught.hint} {caught.detail}"
-    assert not any(value in text for value in ("secret", "4711", "c2", "New", "eve"))
+    assert "secret" not in text
+    assert "4711" not in text
 
 
 def test_conflict_tells_the_first_20_rows_and_the_total(db: Connection) -> None:
