@@ -10,7 +10,7 @@
 -- with our rights while a revert restores a row, finds nothing worth having. agentundo_owner is a
 -- member of no other role either: on each tracked table it is granted SELECT, INSERT, UPDATE and
 -- DELETE, and what only the table's owner may do (put our triggers on, switch a trigger off and on
--- again) is done by one small function per table owner (04_tracking.sql). Where the installing role
+-- again) is done by one small function per table owner (05_tracking.sql). Where the installing role
 -- may not create roles, everything belongs to the installing role instead and a NOTICE says so.
 --
 -- The marker roles carry rights, nobody logs in as one of them: grant them to your roles.

@@ -1,8 +1,9 @@
 -- 02  Our own tables and types (created once; later changes to them are migrations)
 --
--- The way of the data, top to bottom: a session tags itself (03), a statement on a tracked table is
--- captured (04, 05) as one row in `_change` and its row images in a table of `agentundo_history`,
--- a plan (07) reads both, a revert (08) acts on the plan and writes changes of its own.
+-- The way of the data, top to bottom: a session tags itself (03); a statement on a tracked table (04, 05)
+-- is captured (06) as one row in `_change` and its row images in a table of `agentundo_history`, read
+-- through 07 and 08; a plan (10 to 12) reads both, a revert (13) acts on the plan and writes changes of
+-- its own. Who may do what stands in 09, what is told of invocations in 14, upkeep in 15.
 --
 -- Life cycle: `_change` and the images are only ever inserted and, after the retention, deleted by
 -- purge(); nothing updates a change row, because its xmin is the version of the rows it tells of
@@ -26,7 +27,7 @@ comment on table agentundo._home is 'One row: the version of this schema, and th
 create table agentundo._stamp (
   only_row      boolean primary key default true check (only_row),
   own_xmin      bigint not null default 0,
-  node          text not null default pg_catalog.substr(pg_catalog.md5(pg_catalog.gen_random_uuid()::text), 1, 12),
+  node          text not null default pg_catalog.right(pg_catalog.gen_random_uuid()::text, 12),
   trusted_after bigint not null default 0
 );
 
@@ -44,7 +45,6 @@ create table agentundo._tracked (
   capture      text not null check (capture in ('agent', 'all')),
   history      regclass not null,
   key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
-  key_index    regclass,                          -- the index that makes them a key
   active       boolean not null default true,     -- false: untracked, history kept
   since        timestamptz not null default now()
 );
@@ -74,13 +74,16 @@ create table agentundo._column (
   primary key (tracked, history_column)
 );
 
--- Labels of enum columns as they were called when captured, so that a renamed label finds its way back.
+-- What the labels of enum columns were called, and when, so that a renamed label finds its way back.
+-- A label keeps its sort order when it is renamed; history keeps the text.
 create table agentundo._label (
-  tracked   int not null references agentundo._tracked on delete cascade,
-  attnum    smallint not null,
-  label     text not null,
-  sortorder real not null,
-  primary key (tracked, attnum, label)
+  tracked      int not null references agentundo._tracked on delete cascade,
+  attnum       smallint not null,
+  label        text not null,
+  sortorder    real not null,
+  since_change bigint not null default 0,
+  until_change bigint,                            -- set when it was renamed
+  primary key (tracked, attnum, label, since_change)
 );
 
 create table agentundo._schema_rule (
@@ -125,7 +128,6 @@ create table agentundo._invocation (
   error        text,
   meta         jsonb,
   uncovered    text[],                            -- tables written under it that are not tracked
-  baseline     jsonb,
   created_at   timestamptz not null default now(),
   committed_at timestamptz,
   purged_at    timestamptz,                       -- its images are gone: UN011
@@ -270,7 +272,7 @@ create table agentundo._erased (
   primary key (tracked, change, key)
 );
 
--- Result types. Named, so that they can grow by ALTER TYPE … ADD ATTRIBUTE. ---------------------------
+-- Result types. Named, so that they can grow by ALTER TYPE ... ADD ATTRIBUTE. ---------------------------
 
 create type agentundo.recorded as (id text, status text, created boolean, result jsonb);
 

@@ -19,6 +19,11 @@ create or replace function agentundo._setting(name text) returns text
 language sql stable parallel safe as
 $body$ select nullif(pg_catalog.current_setting($1, true), '') $body$;
 
+-- sha256 as hexadecimal digits; md5() is not to be had everywhere.
+create or replace function agentundo._digest(content text) returns text
+language sql immutable parallel safe as
+$body$ select pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to($1, 'UTF8')), 'hex') $body$;
+
 -- Whose rights count. Inside a SECURITY DEFINER function current_user is us, so we go by the role in
 -- force outside: what SET ROLE says, else the session's own.
 create or replace function agentundo._caller() returns name
@@ -36,8 +41,10 @@ create or replace function agentundo._fail(code text, message text, hint text, d
 returns void language plpgsql as
 $body$
 begin
-  raise exception using errcode = code, message = message, hint = hint,
-    detail = coalesce(detail::text, '');
+  if detail is null then
+    raise exception using errcode = code, message = message, hint = hint;
+  end if;
+  raise exception using errcode = code, message = message, hint = hint, detail = detail::text;
 end
 $body$;
 

@@ -1,4 +1,4 @@
--- 07a  Net: what a set of changes did to each row, and what the row is now
+-- 10  Net: what a set of changes did to each row, and what the row is now
 --
 -- For every key that the set touched: the image before the set, the image after it, the current row.
 -- Nearly all keys have one change; they take a straight way through an aggregate. Keys with several
@@ -40,12 +40,10 @@ $body$
   with change as materialized (
     select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode
     from agentundo._change c where c.tracked = $1 and c.change = any ($2)),
-  foreigner as materialized (   -- captured changes by others: later in the same transaction, or between two of ours
+  foreigner as materialized (   -- captured changes by others in the transactions of the set
     select f.change, f.xid, coalesce(f.source, f.change) as source
     from agentundo._change f
-    where f.tracked = $1 and f.change <> all ($2) and f.change <> all ($3) and %3$s
-      and (f.xid in (select xid from change)
-        or (f.change > (select min(change) from change) and f.change < (select max(change) from change)))),
+    where f.tracked = $1 and f.xid in (select xid from change) and f.change <> all ($2) and f.change <> all ($3) and %3$s),
   image as materialized (
     select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid%2$s
     from change c join %1$s h on h._change = c.source)$sql$, history, key_list, agentundo._stranger_sql('f'))
@@ -62,7 +60,7 @@ $body$;
 -- Per row: before, after, current, and whether anybody wrote since. Statuses are first ones: 'ok',
 -- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
 -- cancel out are not reported.
-create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[]) returns setof agentundo._decision
+create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[], settled bigint[]) returns setof agentundo._decision
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set row_security = off as
 $body$
 declare
@@ -77,12 +75,16 @@ begin
         'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
         jsonb_build_object('hint', format('Table %s is gone.', t.name), 'rows', c.rows)
       from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id;
-  elsif keyed then
-    return query execute agentundo._net_keyed_sql(t)
-      using tracked_id, changes, family, agentundo._trusted_after();
   else
-    return query execute agentundo._net_keyless_sql(t)
-      using tracked_id, changes, family, agentundo._trusted_after();
+    return query execute case when keyed then agentundo._net_keyed_sql(t) else agentundo._net_keyless_sql(t) end
+      using tracked_id, changes, family, agentundo._trusted_after(), settled;
+    return query
+      select null::int, tracked_id, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
+        'none', 'conflict', 'erased', null, null::text[], null::jsonb, min(case when c.operation = 'U' then 'moved' end), null::jsonb
+      from agentundo._change c
+      join agentundo._erased e on e.tracked = tracked_id and e.change = coalesce(c.source, c.change)
+      where c.change = any (changes) and c.tracked = tracked_id
+      group by c.change;
   end if;
 end
 $body$;
@@ -153,9 +155,13 @@ begin
       min(w.says) filter (where w.old), min(w.tid) filter (where w.old), w.change,
       max(w.says) filter (where not w.old), max(w.tid) filter (where not w.old), w.change
     from linked l join whole w using (id, xid) where l.starts > 1 group by w.id, w.change),
-  intruder as materialized (
-    select c.id, f.change from chain c join foreigner f on f.change > c.first_change and f.change < c.last_change
-    join %2$s h on h._change = f.source and %5$s),
+  intruder as materialized (   -- captured changes by others between two of ours
+    select c.id, f.change
+    from agentundo._change f
+    join chain c on f.change > c.first_change and f.change < c.last_change
+    join %2$s h on h._change = coalesce(f.source, f.change) and %5$s
+    where f.tracked = $1 and f.change <> all ($2) and f.change <> all ($3) and %19$s
+      and f.change between (select min(first_change) from chain) and (select max(last_change) from chain)),
   cut as (
     select hop.*, case when lag(says_after) over w is distinct from says_before and lag(last_change) over w is not null
         or exists (select from intruder i where i.id = hop.id and i.change < hop.first_change and i.change > lag_change) then 1 else 0 end as boundary
@@ -182,14 +188,19 @@ begin
   later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
     select %7$s from foreigner f join %2$s h on h._change = f.source join image i on i.xid = f.xid and %8$s
     group by %7$s having max(f.change) > max(i.change)),
+  settled as (   -- rows that a standing revert of the set wrote after the set did
+    select %20$s, max(f.change) as change
+    from agentundo._change f join %2$s h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $1 and f.change = any ($5) group by %20$s),
   compared as (
-    select n.*, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version, ac.operation,
+    select n.*, st.change > n.change as settled, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version, ac.operation,
       a.matches, b.matches as back,
       (n.change <= $4 or (ac.filenode is not null and r.ctid is not null and ac.filenode <> pg_relation_filenode(r.tableoid))) as by_value,
       l.k1 is not null as written_again
     from net n
     left join %9$s r on %10$s
     left join later l on %17$s
+    left join settled st on %21$s
     left join change ac on ac.change = n.after_change
     left join lateral (select case when n.change <= $4 or (ac.filenode is not null and ac.filenode <> pg_relation_filenode(r.tableoid))
         then %11$s operator(pg_catalog.*=) %12$s else %13$s operator(pg_catalog.*=) %14$s end as matches
@@ -205,9 +216,9 @@ begin
     case when before is not null then before_change end, case when after is not null then after_change end,
     case when before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when after is null and cur is null then 'insert'
       when cur is null then 'insert' else 'update' end,
-    case when %16$s then 'conflict'
+    case when %16$s and settled is not true then 'conflict'
       when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
-    case when %16$s then 'schema_changed'
+    case when %16$s and settled is not true then 'schema_changed'
       when segments > 1 and first_status = 'ok' then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
     null::text[], null::jsonb,
@@ -215,10 +226,12 @@ begin
     case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status) end
   from (
     select *,
-      case when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
+      case when settled then 'done'
+        when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
         when after is not null then case when untouched then 'ok' when taken_back then 'done' else 'conflict' end
         when cur is null then 'ok' when taken_back then 'done' else 'conflict' end as first_status,
-      case when after is not null and cur is null then case when before is not null then 'row_deleted' end
+      case when settled then null
+        when after is not null and cur is null then case when before is not null then 'row_deleted' end
         when after is not null then case when untouched or taken_back then null when matches then 'row_rewritten' else 'row_changed' end
         when cur is not null and not coalesce(taken_back, false) then 'row_exists' end as first_reason
     from judged) judged$sql$,
@@ -228,7 +241,9 @@ begin
     agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), agentundo._table_row(t.id, 'r', true),
     agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), agentundo._table_row(t.id, 'r'),
     agentundo._image_row(t.id, 'h', 'n.before_change', 'r'),
-    agentundo._retyped(t.id, 'change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'), agentundo._undo_versions_sql());
+    agentundo._retyped(t.id, 'change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'), agentundo._undo_versions_sql(), agentundo._stranger_sql('f'),
+    (select string_agg(format('h.%I', history_column), ', ' order by place) from agentundo._key(t.id)),
+    (select string_agg(format('st.%I %s n.k%s', history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(base_type)))), place), ' and ' order by place) from agentundo._key(t.id)));
 end
 $body$;
 

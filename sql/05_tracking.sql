@@ -1,128 +1,13 @@
--- 04  Tracking: which tables are captured, and how their history follows them
+-- 05  Tracking: which tables are captured, and how their history follows them
 --
 -- track() gives a table a history table and triggers. _sync() is the heart: it looks at the table
 -- as it is now (columns, key, partitions) and makes history columns, capture functions, triggers
 -- and grants agree with it, by adding only: history is never rewritten and nothing in it depends on
--- the user's types, so no ALTER or DROP of his is ever refused because of us.
---
--- Between an ALTER and the sync() after it (at once where event triggers exist, else when somebody
--- calls it), each capture function notices at plan time that the shape has changed, through
--- _shape_ok(), and refuses tagged writes with UN008. It never stores a row short of a column.
+-- the user's types, so no ALTER or DROP of his is refused because of us.
 --
 -- DDL on users' tables is done through a deputy: one function per table owner, belonging to that
--- owner, that can do four narrow things and that only we may call. So we need no membership in the
+-- owner, that can do a few narrow things and that only we may call. So we need no membership in the
 -- owners' roles, and reverting with our rights never means reverting with a superuser's.
-
--- The type in which history keeps a column: no modifier (it would round), a domain's base type (its
--- checks may have changed), an enum as text (its type may be dropped).
-create or replace function agentundo._history_type(type oid) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
-$body$
-declare
-  t pg_type;
-  element text;
-begin
-  select * into t from pg_type where oid = type;
-  if t.typtype = 'd' then
-    return agentundo._history_type(t.typbasetype);
-  elsif t.typtype = 'e' then
-    return 'text';
-  elsif t.typelem <> 0 and t.typsubscript = 'array_subscript_handler'::regproc then
-    element := agentundo._history_type(t.typelem);
-    if element <> format_type(t.typelem, -1) then
-      return element || '[]';
-    end if;
-  end if;
-  return format_type(type, -1);
-end
-$body$;
-
--- A fingerprint of what capture relies on: the columns in order, their types, what is generated, and
--- whether the table is part of an inheritance tree.
-create or replace function agentundo._shape(relation regclass) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
-$body$
-  select md5(
-      coalesce(string_agg(format('%s %L %s %L', attnum, attname, agentundo._history_type(atttypid), attgenerated), ',' order by attnum), '')
-      || exists (select from pg_inherits i join pg_class c on c.oid = i.inhrelid
-                 where (i.inhparent = relation or i.inhrelid = relation) and not c.relispartition))
-  from pg_attribute
-  where attrelid = relation and attnum > 0 and not attisdropped
-$body$;
-
--- Called from capture functions as a condition on constants, and declared immutable although it
--- reads the catalog: so the planner folds it away, once for each plan, and plans are thrown away by
--- every ALTER of the table. In the hot path it costs nothing.
-create or replace function agentundo._shape_ok(member int) returns boolean
-language plpgsql immutable security definer set search_path = pg_catalog, pg_temp as
-$body$
-declare
-  m record;
-  root regclass;
-begin
-  select mb.relation, mb.shape, t.relation as tracked_root, t.kind, t.name, c.relfilenode
-    into m
-    from agentundo._member mb
-    join agentundo._tracked t on t.id = mb.tracked
-    join pg_class c on c.oid = mb.relation
-   where mb.id = member;
-  root := case when m.kind = 'partitioned' then coalesce(pg_partition_root(m.relation), m.relation) else m.relation end;
-  if m.relation is null or m.shape is distinct from agentundo._shape(m.relation)
-    or root is distinct from m.tracked_root
-    -- Under REPEATABLE READ our look at the catalog may be older than the table: the filenode is not.
-    or (m.relfilenode <> 0 and m.relfilenode is distinct from pg_relation_filenode(m.relation)) then
-    perform agentundo._fail('UN008',
-      format('agentundo: table %s has changed since it was tracked; the tagged write is refused', coalesce(m.relation::text, m.name, '?')),
-      format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', coalesce(m.name, m.relation::text)),
-      jsonb_build_object('relation', m.relation::text));
-  end if;
-  return true;
-end
-$body$;
-
--- Why a relation cannot be tracked; null: it can.
-create or replace function agentundo._why_not_trackable(relation regclass) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
-$body$
-declare
-  c pg_class;
-  r text;
-begin
-  select * into c from pg_class where oid = relation;
-  if not found then
-    return 'it does not exist';
-  end if;
-  r := case c.relkind
-    when 'v' then 'it is a view; track the tables below it'
-    when 'm' then 'it is a materialized view; track the tables below it'
-    when 'f' then 'it is a foreign table; its rows live in another server'
-    when 'S' then 'it is a sequence'
-    when 'i' then 'it is an index' when 'I' then 'it is an index'
-    when 'c' then 'it is a composite type'
-    when 't' then 'it is a TOAST table'
-    when 'r' then null when 'p' then null
-    else 'it is not a table' end;
-  if r is not null then
-    return r;
-  elsif c.relpersistence = 't' then
-    return 'it is a temporary table; it ends with its session';
-  elsif c.relnamespace::regnamespace::text in ('pg_catalog', 'information_schema', 'pg_toast') or relation::oid < 16384 then
-    return 'it is a system catalog';
-  elsif c.relnamespace::regnamespace::text in ('agentundo', 'agentundo_history') then
-    return 'it is one of our own tables';
-  elsif c.relispartition then
-    return format('it is a partition; track its root %s', pg_partition_root(relation));
-  elsif exists (select from pg_rewrite where ev_class = relation and ev_type <> '1') then
-    return 'it has rules on INSERT, UPDATE or DELETE, under which rows cannot be put back';
-  elsif c.relkind = 'r' and (select amname from pg_am where oid = c.relam) <> 'heap' then
-    return format('its access method is %s, which has no row versions of the kind of heap', (select amname from pg_am where oid = c.relam));
-  elsif c.relrowsecurity and not (select rolbypassrls or rolsuper from pg_roles where rolname = current_user)
-    and (c.relforcerowsecurity or not pg_has_role(current_user, c.relowner, 'usage')) then
-    return format('it has row-level security, and %s would not see all of its rows; a superuser can run "alter role %I bypassrls"', current_user, current_user);
-  end if;
-  return null;
-end
-$body$;
 
 -- Deputies -------------------------------------------------------------------------------------------
 
@@ -142,7 +27,7 @@ create or replace function agentundo._create_deputy(owner name, ours name) retur
 language plpgsql set search_path = pg_catalog, pg_temp as
 $body$
 declare
-  name text := '_deputy_' || substr(md5(owner), 1, 12);
+  name text := '_deputy_' || left(agentundo._digest(owner), 12);
   signature text := format('agentundo_history.%I(text, regclass, text, text)', name);
 begin
   execute format($create$
@@ -167,8 +52,6 @@ begin
             argument);
         when 'grant' then
           execute format('grant select, insert, update, delete on %%s to %%I', relation, argument);
-        when 'usage' then  -- of the schemas where the table and the types of its columns live
-          execute format('grant usage on schema %%s to %%I', state, argument);
         when 'revoke' then
           execute format('revoke select, insert, update, delete on %%s from %%I', relation, argument);
       end case;
@@ -202,7 +85,16 @@ declare
   owner name := (select pg_get_userbyid(relowner) from pg_class where oid = relation);
   ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
   outsider boolean := not has_schema_privilege(owner, 'agentundo_history', 'create');
+  schema regnamespace;
 begin
+  -- Where the caller may not grant it, _sync() says what is missing.
+  for schema in select agentundo._out_of_reach(relation, ours) loop
+    begin
+      execute format('grant usage on schema %s to %I', schema, ours);
+    exception when insufficient_privilege then
+      null;
+    end;
+  end loop;
   if agentundo._deputy(relation) is not null or owner is null then
     return;
   end if;
@@ -238,70 +130,55 @@ $body$;
 
 -- Following a table -----------------------------------------------------------------------------------
 
--- The best key: the primary key, else the narrowest unique index over columns that are all NOT NULL.
-create or replace function agentundo._best_key(relation regclass, out columns smallint[], out index regclass)
-language sql stable set search_path = pg_catalog, pg_temp as
-$body$
-  select i.indkey::smallint[], i.indexrelid::regclass
-  from pg_index i
-  join pg_class c on c.oid = i.indexrelid
-  join pg_am am on am.oid = c.relam and am.amname = 'btree'
-  where i.indrelid = relation and i.indisunique and i.indisvalid
-    and i.indpred is null and i.indexprs is null and i.indnkeyatts = i.indnatts
-    and not coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
-    and not exists (
-      select from unnest(i.indkey) k(attnum)
-      join pg_attribute a on a.attrelid = relation and a.attnum = k.attnum
-      where not a.attnotnull or a.attgenerated <> '')   -- history has no generated columns
-  order by i.indisprimary desc, i.indimmediate desc, i.indnkeyatts, i.indexrelid
-  limit 1
-$body$;
-
--- The columns of a tracked table that history knows, with their present names. Columns are followed
--- by attribute number; after a logical copy, which renumbers them, by name until the next sync().
--- `live`: the table still has the column with a type that history can give back.
-create or replace function agentundo._columns(
-  tracked_id int, out history_column name, out attnum smallint, out name name, out type text,
-  out since_change bigint, out until_change bigint, out live boolean)
-returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp as
-$body$
-  select c.history_column, coalesce(a.attnum, c.attnum), coalesce(a.attname, c.name), c.type, c.since_change, c.until_change,
-         c.until_change is null and a.attnum is not null and agentundo._history_type(a.atttypid) = c.type
-  from agentundo._column c
-  join agentundo._tracked t on t.id = c.tracked
-  cross join agentundo._stamp s
-  left join pg_attribute a on a.attrelid = t.relation and not a.attisdropped and a.attgenerated = ''
-   and case when s.own_xmin = s.xmin::text::bigint then a.attnum = c.attnum else a.attname = c.name end
-  where c.tracked = tracked_id
-  order by c.attnum, c.since_change
-$body$;
-
--- Gets us USAGE of the schemas where the table and the types of its columns live.
-create or replace function agentundo._reach(relation regclass, ours name) returns void
+-- Notes what the labels of enum columns are called. A label with another name at the same place in the
+-- order was renamed; after a logical copy, which numbers the places anew, they are matched by name once.
+create or replace function agentundo._sync_labels(tracked_id int, copied boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as
 $body$
 declare
-  schema regnamespace;
+  number bigint := agentundo._last_change();
 begin
-  for schema in
-    select distinct n::regnamespace
-    from (
-      select c.relnamespace from pg_class c where c.oid = relation
-      union all
-      select b.typnamespace from pg_attribute a join pg_type y on y.oid = a.atttypid
-      join pg_type b on b.oid in (y.oid, y.typelem, y.typbasetype)
-      where a.attrelid = relation and a.attnum > 0 and not a.attisdropped) s (n)
-    where not has_schema_privilege(ours, n, 'usage')
-  loop
-    begin
-      perform agentundo._by_deputy('usage', relation, ours, schema::text);
-    exception when insufficient_privilege then
-      perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s may not look into schema %s', relation, ours, schema),
-        format('Run "grant usage on schema %s to %I" as the owner of the schema.', schema, ours),
-        jsonb_build_object('relation', relation::text, 'reason', 'schema'));
-    end;
-  end loop;
+  if copied then
+    update agentundo._label l set sortorder = e.enumsortorder
+      from agentundo._tracked t, pg_attribute a, pg_enum e
+     where t.id = tracked_id and l.tracked = t.id and l.until_change is null
+       and a.attrelid = t.relation and a.attnum = l.attnum and e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label;
+  end if;
+  with present as (
+    select a.attnum, e.enumlabel::text as label, e.enumsortorder as sortorder
+    from agentundo._tracked t
+    join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped
+    join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid)
+    where t.id = tracked_id),
+  closed as (
+    update agentundo._label l set until_change = number
+     where l.tracked = tracked_id and l.until_change is null
+       and exists (select from present p where p.attnum = l.attnum and p.sortorder = l.sortorder and p.label <> l.label)
+    returning l.attnum, l.sortorder)
+  insert into agentundo._label (tracked, attnum, label, sortorder, since_change)
+    select tracked_id, p.attnum, p.label, p.sortorder,
+      case when exists (select from closed c where c.attnum = p.attnum and c.sortorder = p.sortorder) then number else 0 end
+    from present p
+    where not exists (
+      select from agentundo._label l
+      where l.tracked = tracked_id and l.attnum = p.attnum and l.sortorder = p.sortorder and l.label = p.label and l.until_change is null);
 end
+$body$;
+
+-- The schemas of a table, and of the types of its columns, that we cannot look into yet.
+create or replace function agentundo._out_of_reach(relation regclass, ours name) returns setof regnamespace
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  select distinct n::regnamespace
+  from (
+    select c.relnamespace from pg_class c where c.oid = relation
+    union all
+    select b.typnamespace
+    from pg_attribute a
+    join pg_type y on y.oid = a.atttypid
+    join pg_type b on b.oid in (y.oid, y.typelem, y.typbasetype)
+    where a.attrelid = relation and a.attnum > 0 and not a.attisdropped) s (n)
+  where not has_schema_privilege(ours, n, 'usage')
 $body$;
 
 -- Makes everything of ours agree with the table as it is now. Idempotent, adds only.
@@ -320,6 +197,7 @@ declare
   key record;
   capture_function text;
   history_name text;
+  schema regnamespace;
 begin
   select * into t from agentundo._tracked where id = tracked_id for update;
   if not exists (select from pg_class where oid = t.relation) then
@@ -329,15 +207,22 @@ begin
     return;
   end if;
 
-  -- After a logical copy attribute numbers are new: match by name once, follow by number again.
+  -- After a logical copy attribute numbers are new: match by the name of the column that lives, follow by
+  -- number again. Columns that had been dropped keep a number that no column can have.
   if copied then
-    update agentundo._column c set attnum = a.attnum
-      from pg_attribute a
-     where c.tracked = tracked_id and c.until_change is null
-       and a.attrelid = t.relation and a.attname = c.name and not a.attisdropped;
+    update agentundo._column c set attnum = coalesce((
+      select a.attnum
+      from agentundo._column lives
+      join pg_attribute a on a.attrelid = t.relation and a.attname = lives.name and not a.attisdropped
+      where lives.tracked = tracked_id and lives.attnum = c.attnum and lives.until_change is null), -abs(c.attnum))
+    where c.tracked = tracked_id;
   end if;
 
-  perform agentundo._reach(t.relation, ours);
+  for schema in select agentundo._out_of_reach(t.relation, ours) loop
+    perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s may not look into schema %s', t.relation, ours, schema),
+      format('Run "grant usage on schema %s to %I" as the owner of the schema.', schema, ours),
+      jsonb_build_object('relation', t.relation::text, 'reason', format('schema %s', schema)));
+  end loop;
 
   -- Columns. One that went or changed its type ends; one that is new or changed its type begins.
   update agentundo._column c set until_change = agentundo._last_change()
@@ -346,6 +231,9 @@ begin
        select from pg_attribute a
        where a.attrelid = t.relation and a.attnum = c.attnum and not a.attisdropped and a.attgenerated = ''
          and agentundo._history_type(a.atttypid) = c.type);
+  update agentundo._column c set attnum = -c.attnum
+   where c.tracked = tracked_id and c.attnum > 0
+     and not exists (select from pg_attribute a where a.attrelid = t.relation and a.attnum = c.attnum and not a.attisdropped);
   -- A dropped column of a composite type: its values can go nowhere any more, and must not keep the user
   -- from dropping the type.
   for has in
@@ -372,22 +260,15 @@ begin
       values (tracked_id, history_name, col.attnum, col.attname, col.type,
               case when exists (select from agentundo._change c where c.tracked = tracked_id) then agentundo._last_change() else 0 end);
     elsif has.name <> col.attname then
-      update agentundo._column c set name = col.attname where c.tracked = tracked_id and c.history_column = has.history_column;
+      update agentundo._column c set name = col.attname where c.tracked = tracked_id and c.attnum = col.attnum;
     end if;
   end loop;
-  insert into agentundo._label (tracked, attnum, label, sortorder)
-    select tracked_id, a.attnum, e.enumlabel, e.enumsortorder
-    from pg_attribute a
-    join pg_type ty on ty.oid = a.atttypid
-    join pg_enum e on e.enumtypid in (ty.oid, ty.typelem)
-    where a.attrelid = t.relation and not a.attisdropped
-  on conflict (tracked, attnum, label) do nothing;
+  perform agentundo._sync_labels(tracked_id, copied);
 
   select * into key from agentundo._best_key(t.relation);
   update agentundo._tracked set
     name = agentundo._name(t.relation),
     key_columns = coalesce(key.columns, '{}'),
-    key_index = key.index,
     kind = case
       when (select relkind from pg_class where oid = t.relation) = 'p' then 'partitioned'
       when exists (select from pg_inherits where inhparent = t.relation or inhrelid = t.relation) then 'inherited'
@@ -420,17 +301,6 @@ begin
   end loop;
 end
 $body$;
-
--- How we name a table to people: always with its schema, quoted where needed.
-create or replace function agentundo._name(relation regclass) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
-$body$
-  select format('%s.%I', relnamespace::regnamespace, relname) from pg_class where oid = relation
-$body$;
-
-create or replace function agentundo._last_change() returns bigint
-language sql stable as
-$body$ select case when is_called then last_value else 0 end from agentundo._change_number $body$;
 
 create or replace function agentundo._levels(root regclass, kind text) returns setof regclass
 language sql stable set search_path = pg_catalog, pg_temp as
@@ -594,7 +464,9 @@ begin
   if keep_history then
     update agentundo._tracked x set active = false where x.id = t.id;
   else
-    execute format('drop table %s', t.history);
+    if exists (select from pg_class where oid = t.history) then
+      execute format('drop table %s', t.history);
+    end if;
     delete from agentundo._reverted r using agentundo._change c where c.tracked = t.id and r.change = c.change;
     delete from agentundo._change c where c.tracked = t.id;
     delete from agentundo._tracked x where x.id = t.id;
@@ -634,7 +506,7 @@ $body$;
 comment on function agentundo.sync(regclass) is
   'Follows changed tables: new, renamed, retyped or dropped columns, new and detached partitions, a restored dump. Adds to history, rewrites nothing, changes no row of yours.';
 
--- Event triggers call these where they exist (11_grants.sql); DDL of yours never fails because of us.
+-- Event triggers call these where they exist (16_grants.sql); DDL of yours never fails because of us.
 create or replace function agentundo._on_ddl() returns event_trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
@@ -649,7 +521,7 @@ begin
     from pg_event_trigger_ddl_commands() d
     join agentundo._tracked x on x.active
     where d.classid = 'pg_class'::regclass
-      and (x.relation = d.objid or x.relation = pg_partition_root(d.objid)
+      and (x.relation = d.objid or x.relation = pg_partition_root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
         or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid))
     union
     select x.id from agentundo._tracked x
@@ -663,23 +535,36 @@ begin
         using hint = 'Tagged writes to the table are refused until "select agentundo.sync()" succeeds.';
     end;
   end loop;
-  perform agentundo._track_new(d.objid)
+  -- New tables: in a schema that is tracked as a whole, or inheriting from a tracked table.
+  perform agentundo._track_new(d.objid, coalesce(r.capture, (
+      select x.capture from agentundo._tracked x where x.active and x.relation in (select agentundo._ancestors(d.objid)) limit 1)))
   from pg_event_trigger_ddl_commands() d
   join pg_class c on c.oid = d.objid and c.relkind in ('r', 'p') and not c.relispartition
   join pg_namespace n on n.oid = c.relnamespace
-  join agentundo._schema_rule r on r.schema_name = n.nspname
+  left join agentundo._schema_rule r on r.schema_name = n.nspname
   where d.classid = 'pg_class'::regclass and d.command_tag in ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
-    and not exists (select from agentundo._tracked x where x.relation = d.objid);
+    and not exists (select from agentundo._tracked x where x.relation = d.objid and x.active)
+    and (r.capture is not null or exists (select from agentundo._tracked x where x.active and x.relation in (select agentundo._ancestors(d.objid))));
 end
 $body$;
 
-create or replace function agentundo._track_new(relation regclass) returns void
+-- The tables from which a table inherits, over all generations; not those of which it is a partition.
+create or replace function agentundo._ancestors(relation oid) returns setof regclass
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  with recursive up as (
+    select i.inhparent from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhrelid = relation and not c.relispartition
+    union
+    select i.inhparent from pg_inherits i join up u on i.inhrelid = u.inhparent)
+  select inhparent::regclass from up
+$body$;
+
+create or replace function agentundo._track_new(relation regclass, capture text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
 begin
   if agentundo._why_not_trackable(relation) is null then
-    perform agentundo._track(relation, (
-      select r.capture from agentundo._schema_rule r join pg_namespace n on n.nspname = r.schema_name join pg_class c on c.relnamespace = n.oid where c.oid = relation));
+    perform agentundo._track(relation, capture);
   end if;
 exception when others then
   raise warning 'agentundo: table % is not tracked: %', relation, sqlerrm

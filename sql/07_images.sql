@@ -1,4 +1,4 @@
--- 06  Images: how one row of history, or of a table, is read and compared
+-- 07  Images: how one row of history, or of a table, is read and compared
 --
 -- History keeps each column of a table in a history column of its own, named by attribute number, and
 -- in a further one after the column has changed its type. What stands here turns a column of the table
@@ -44,6 +44,52 @@ $body$
           ('bigint', 'numeric'), ('real', 'double precision'), ('date', 'timestamp without time zone'), ('bpchar', 'text'), ('character varying', 'text'))))
 $body$;
 
+-- Has a label of this enum column been renamed since it was tracked? Nearly never, and then its images
+-- are read as they are.
+create or replace function agentundo._renamed_labels(tracked_id int, attnum smallint) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select exists (
+    select from agentundo._label l
+    join agentundo._tracked t on t.id = l.tracked
+    join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
+    where l.tracked = tracked_id and l.attnum = _renamed_labels.attnum
+      and not exists (select from pg_enum e where e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label and e.enumsortorder = l.sortorder))
+$body$;
+
+-- An enum label of change number `change` as it is called today: it kept its place in the order.
+create or replace function agentundo._label_now(tracked_id int, attnum smallint, label text, change bigint) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select coalesce((
+    select e.enumlabel::text
+    from agentundo._label l
+    join agentundo._tracked t on t.id = l.tracked
+    join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
+    join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid) and e.enumsortorder = l.sortorder
+    where l.tracked = tracked_id and l.attnum = _label_now.attnum and l.label = _label_now.label
+    order by change > l.since_change and change <= coalesce(l.until_change, change) desc, l.since_change desc
+    limit 1), label)
+$body$;
+
+-- The same for arrays of labels, keeping their dimensions and bounds.
+create or replace function agentundo._label_now(tracked_id int, attnum smallint, labels text[], change bigint) returns text[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  old record;
+begin
+  for old in select distinct l, row_number() over () as n from unnest(labels) l where l is not null group by l loop
+    labels := array_replace(labels, old.l, e'\x01' || old.n);
+    labels := array_replace(labels, e'\x01' || old.n, e'\x02' || agentundo._label_now(tracked_id, attnum, old.l, change));
+  end loop;
+  for old in select distinct l from unnest(labels) l where l like e'\x02%' loop
+    labels := array_replace(labels, old.l, substr(old.l, 2));
+  end loop;
+  return labels;
+end
+$body$;
+
 -- The live columns of a table as SQL expressions over an image: `value` over the history alias, for the
 -- image of change number `change` (an SQL expression too), from the history column in which the column
 -- lived then; `known` is a condition that the image has it at all, null where every image does.
@@ -59,7 +105,9 @@ $body$
     select p.*, bool_and(agentundo._widens(p.type, p.newest_type)) over (partition by p.attnum order by p.since_change desc) as usable
     from piece p where p.lives)
   select u.attnum, (array_agg(u.name order by u.since_change desc))[1], min(u.newest_type),
-    case when count(*) = 1 then min(format('%I.%I', alias, u.history_column))
+    case when agentundo._renamed_labels(tracked_id, u.attnum) then
+        format('agentundo._label_now(%s, %s::smallint, %I.%I, %s)', tracked_id, u.attnum, alias, (array_agg(u.history_column order by u.since_change desc))[1], change)
+      when count(*) = 1 then min(format('%I.%I', alias, u.history_column))
       else 'case' || string_agg(format(' when %s > %s then %I.%I%s', change, u.since_change, alias, u.history_column,
              case when u.type <> u.newest_type then '::' || u.newest_type else '' end), '' order by u.since_change desc) || ' end' end,
     case when min(u.since_change) > 0 then format('%s > %s', change, min(u.since_change)) end
@@ -116,7 +164,8 @@ $body$
   join agentundo._columns(t.id) c on c.attnum = k.attnum and c.live
   join pg_attribute a on a.attrelid = t.relation and a.attnum = k.attnum
   where t.id = tracked_id
-    -- A key column that was retyped since or came later cannot find old images again by join.
-    and (select bool_and(x.since_change = 0) from agentundo._columns(t.id) x join unnest(b.columns) y (attnum) on y.attnum = x.attnum)
+    -- A key column that was retyped since, came later or whose labels were renamed cannot find old images
+    -- by a join; then whole rows are compared.
+    and (select bool_and(x.since_change = 0 and not agentundo._renamed_labels(t.id, x.attnum)) from agentundo._columns(t.id) x join unnest(b.columns) y (attnum) on y.attnum = x.attnum)
 $body$;
 

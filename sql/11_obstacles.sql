@@ -1,4 +1,4 @@
--- 09  Obstacles: what constraints say of the rows that a revert would write
+-- 11  Obstacles: what constraints say of the rows that a revert would write
 --
 -- The plan asks before anything is written: would a restored row break a CHECK, NOT NULL or domain, take
 -- a unique value that somebody else holds, lack its parent; would a row that goes leave dependents. The
@@ -18,17 +18,6 @@ $body$
   select oid from b where typtype <> 'd'
 $body$;
 
--- An enum label as it is called today: renamed labels keep their place in the order.
-create or replace function agentundo._label_now(tracked_id int, attnum smallint, label text, type text) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
-$body$
-  select coalesce(
-    (select e.enumlabel::text from pg_enum e where e.enumtypid = to_regtype(type) and e.enumlabel = label),
-    (select e.enumlabel::text from agentundo._label l join pg_enum e on e.enumtypid = to_regtype(type) and e.enumsortorder = l.sortorder
-     where l.tracked = tracked_id and l.attnum = _label_now.attnum and l.label = _label_now.label),
-    label)
-$body$;
-
 -- The columns of a restored row as SQL expressions over the aliases d (decision), b (image), r (current
 -- row): what the image says, in the column's own type; where the image does not know the column, what
 -- the row has, or the default for a row that comes back. In a merge only the columns named go back, and
@@ -40,18 +29,14 @@ $body$
   with col as (
     select i.*, format_type(agentundo._base(a.atttypid), -1) as base_type, format_type(a.atttypid, a.atttypmod) as declared,
       a.attidentity as identity, pg_get_expr(d.adbin, d.adrelid) as default_value,
-      y.typtype = 'e' as is_enum, m.rule
+      m.rule
     from agentundo._image_columns(tracked_id, 'b', 'd.before_change') i
     join agentundo._tracked t on t.id = tracked_id
     join pg_attribute a on a.attrelid = t.relation and a.attnum = i.attnum
-    join pg_type y on y.oid = agentundo._base(a.atttypid)
     left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
     left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = i.attnum),
   restored as (
-    select c.*, format('(%s)::%s',
-      case when c.is_enum then format('agentundo._label_now(%s, %s::smallint, %s, %L)', tracked_id, c.attnum, c.value, c.base_type) else c.value end,
-      c.base_type) as back
-    from col c),
+    select c.*, format('(%s)::%s', c.value, c.base_type) as back from col c),
   filled as (
     select c.*, case when c.known is null then c.back
       else format('case when %s then %s when d.cur is not null then r.%I else (%s)::%s end', c.known, c.back, c.name, coalesce(c.default_value, 'null'), c.base_type) end as full_value
@@ -204,7 +189,7 @@ begin
       select gone.* from gone
       where not exists (select from target x where x.agentundo_place = gone.agentundo_place and %6$s)),
     held as (
-      select lost.*, exists (select from target x where %7$s) as passed_on from lost)
+      select gone.*, exists (select from target x where %7$s) as passed_on from lost gone)
     select gone.agentundo_place, case when gone.passed_on then 'constraint' else 'has_dependents' end, %8$L, %9$L, ch.xmin::text::bigint, %10$s
     from held gone join %11$s ch on %12$s
     where not (gone.passed_on and %13$s)

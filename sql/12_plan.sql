@@ -1,11 +1,11 @@
--- 08  Plan: what a revert would do, row by row, and what stands in its way
+-- 12  Plan: what a revert would do, row by row, and what stands in its way
 --
--- One place decides. plan() shows the decisions, revert() (09_revert.sql) makes them again under its
+-- One place decides. plan() shows the decisions, revert() (13_revert.sql) makes them again under its
 -- locks, by the same code, and acts. Deciding only reads: no lock, no temporary table, no sequence, so
 -- a plan works in a READ ONLY transaction and on a hot standby. Decisions travel as an array of
 -- `_decision`, in which images are named by where they lie, not copied.
 --
--- The order of work: the net effect per row (07_net.sql); rows whose key moved are paired; columns that
+-- The order of work: the net effect per row (10_net.sql); rows whose key moved are paired; columns that
 -- others changed are named; merge, cascade and force turn some conflicts into work; then what foreign
 -- keys and unique constraints say of the rest, again and again while skipping a row takes the ground
 -- from under another. Showing values comes last and can fail for no legal value.
@@ -26,37 +26,39 @@ create or replace function agentundo._scope(scope text) returns text
 language sql stable set search_path = pg_catalog, pg_temp as
 $body$ select coalesce(nullif(scope, ''), agentundo._setting('agent.scope')) $body$;
 
+-- Does an invocation belong to what the caller may know of? An app lives within one scope, or within
+-- none; others name one or see all.
+create or replace function agentundo._in_scope(id text, wanted text) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select case when agentundo._bound_to_scope() or wanted is not null then (
+      select coalesce(
+        (select i.scope from agentundo._invocation i where i.id = _in_scope.id and (i.recorded or i.scope is not null)),
+        (select c.scope from agentundo._change c where c.invocation = _in_scope.id order by c.change limit 1))) is not distinct from wanted
+    else true end
+$body$;
+
 -- Refuses ids that the caller cannot know of, in the same words whether they do not exist or belong to
 -- another scope, and ids whose history is gone.
 create or replace function agentundo._require_known(ids text[], scope text) returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
 declare
-  wanted text := agentundo._scope(scope);
-  bound boolean := not agentundo._operator();  -- an app lives within one scope, an operator names one or none
   one text;
-  i agentundo._invocation;
-  c agentundo._change;
+  purged timestamptz;
 begin
   if ids is null or cardinality(ids) = 0 then
     perform agentundo._fail('22023', 'agentundo: no invocation was named', 'Give the id that the write was tagged with; agentundo.undoable() lists them.');
   end if;
   foreach one in array ids loop
     perform agentundo._check_id(one);
-    select * into i from agentundo._invocation x where x.id = one;
-    if not found then
-      select * into c from agentundo._change x where x.invocation = one order by x.change limit 1;
-      if not found then
-        perform agentundo._unknown(one);
-      end if;
-      i.scope := c.scope;
-    elsif i.scope is null and not i.recorded then
-      i.scope := (select x.scope from agentundo._change x where x.invocation = one order by x.change limit 1);
-    end if;
-    if (bound or wanted is not null) and i.scope is distinct from wanted then
+    if not (exists (select from agentundo._invocation i where i.id = one) or exists (select from agentundo._change c where c.invocation = one))
+      or not agentundo._in_scope(one, agentundo._scope(scope)) then
       perform agentundo._unknown(one);
-    elsif i.purged_at is not null then
-      perform agentundo._fail('UN011', format('agentundo: invocation %L can no longer be undone: its history was purged on %s', one, to_char(i.purged_at, 'YYYY-MM-DD')),
+    end if;
+    select i.purged_at into purged from agentundo._invocation i where i.id = one;
+    if purged is not null then
+      perform agentundo._fail('UN011', format('agentundo: invocation %L can no longer be undone: its history was purged on %s', one, to_char(purged, 'YYYY-MM-DD')),
         'Keep history longer (setting retention), or exempt an invocation with agentundo.hold().');
     end if;
   end loop;
@@ -81,6 +83,15 @@ $body$
   where c.invocation = any (ids)
     and not exists (select from agentundo._reverted r join agentundo._revert v on v.id = r.revert
                     where r.change = c.change and v.standing)
+$body$;
+
+-- The changes of the reverts of these that stand: rows that they wrote last have been taken back.
+create or replace function agentundo._settled(ids text[]) returns bigint[]
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select coalesce(array_agg(c.change), '{}')
+  from agentundo._revert v join agentundo._change c on c.invocation = v.id
+  where v.invocations && ids and v.standing
 $body$;
 
 -- The changes of the reverts of these invocations, of the redos of those, and so on: they are not
@@ -125,7 +136,8 @@ begin
     continue when not exists (select from agentundo._key(t));
     if (select count(*) from unnest(d) x where x.tracked = t and x.unit = 'moved') = 2 then
       sql := 'select x.place as there, y.place as here from unnest($1) x, unnest($1) y
-              where x.tracked = $2 and y.tracked = $2 and x.unit = ''moved'' and y.unit = ''moved'' and x.before is null and y.after is null';
+              where x.tracked = $2 and y.tracked = $2 and x.unit = ''moved'' and y.unit = ''moved''
+                and x.before is null and x.after is not null and y.after is null and y.before is not null';
     else
       -- by what the other columns say, where that is unambiguous
       select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into other_columns
@@ -138,7 +150,7 @@ begin
             dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
           from unnest($1) x
           join lateral (select * from %2$s h where h.ctid = coalesce(x.after, x.before) offset 0) h on true
-          where x.tracked = $2 and x.unit = 'moved')
+          where x.tracked = $2 and x.unit = 'moved' and coalesce(x.after, x.before) is not null)
         select min(place) filter (where there) as there, min(place) filter (where not there) as here
         from m group by says, change
         having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1$sql$,
@@ -193,7 +205,7 @@ begin
         agentundo._table_column('r', c.name, c.type), c.name), ', ' order by c.attnum),
       string_agg(format('case when row(o.%1$I)::record operator(pg_catalog.*<>) row(n.%1$I)::record then %2$L end', c.history_column, c.name), ', ' order by c.attnum),
       string_agg(case when m.attnum is not null then
-        format('%1$L, (sum(case when (h._image = ''O'') <> x.inverted then -h.%2$I else h.%2$I end))::text', c.name, c.history_column) end, ', ')
+        format('%1$L, case when r.%1$I is not null and bool_and(h.%2$I is not null) then (sum(case when (h._image = ''O'') <> x.inverted then -h.%2$I else h.%2$I end))::text end', c.name, c.history_column) end, ', ')
       into ours, theirs, captured, deltas
       from agentundo._columns(t.id) c
       join agentundo._image_columns(t.id, 'b', 'd.before_change') b on b.attnum = c.attnum
@@ -228,7 +240,7 @@ begin
       declare
         shared text[];
         their_columns text[] := array(select distinct u from unnest(item.by_value || coalesce(item.captured, '{}')) u order by u);
-        added text[] := array(select m.name::text from agentundo._merge_rule m where m.tracked = t.id);
+        added text[] := array(select k from jsonb_each_text(item.sums) s (k, v) where v is not null);  -- of NULL nothing can be subtracted
         our_columns text[] := item.ours;
       begin
         if item.cut and merge then
@@ -244,7 +256,7 @@ begin
           d[item.place].delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
           d[item.place].detail := coalesce(d[item.place].detail, '{}') || jsonb_build_object('basis', case when t.capture = 'all' then 'captured' else 'value' end, 'kept', their_columns);
         else
-          d[item.place].columns := case when merge and shared <> '{}' then shared when their_columns <> '{}' then their_columns else our_columns end;
+          d[item.place].columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
         end if;
       end;
     end loop;
@@ -303,8 +315,24 @@ begin
 end
 $body$;
 
--- Marks the rows that constraints hold up. `hits` tells how many were still free before.
-create or replace function agentundo._obstruct(inout d agentundo._decision[], out hits bigint)
+-- The plan if nobody had written since: to tell a row that a constraint holds up from one that only
+-- follows another row's being skipped.
+create or replace function agentundo._wished(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  i int;
+begin
+  for i in select x.place from unnest(d) x where x.status = 'conflict' and x.action <> 'none' loop
+    d[i].status := 'ok';
+  end loop;
+  return d;
+end
+$body$;
+
+-- Marks the rows that constraints hold up. `hits` tells how many were still free before. Rows that are
+-- not among `own` follow others.
+create or replace function agentundo._obstruct(inout d agentundo._decision[], own int[] default null, out hits bigint)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
 declare
@@ -319,7 +347,8 @@ begin
   loop
     d[o.place].status := 'conflict';
     d[o.place].reason := o.reason;
-    d[o.place].detail := coalesce(d[o.place].detail, '{}') - 'last_segment' || o.detail || coalesce(jsonb_build_object('writers', o.writers), '{}');
+    d[o.place].detail := coalesce(d[o.place].detail, '{}') - 'last_segment' || o.detail || coalesce(jsonb_build_object('writers', o.writers), '{}')
+      || case when o.place = any (own) or own is null then '{}' else '{"follows": true}' end::jsonb;
     hits := hits + 1;
   end loop;
 end
@@ -416,9 +445,10 @@ declare
   family bigint[] := agentundo._family(ids);
   d agentundo._decision[];
   found_more bigint;
+  own int[];  -- rows that constraints would hold up even if all others went back
 begin
   select array_agg(n order by t.id) into d
-    from agentundo._tracked t cross join lateral agentundo._net(t.id, changes, family) n
+    from agentundo._tracked t cross join lateral agentundo._net(t.id, changes, family, agentundo._settled(ids)) n
    where t.id in (select c.tracked from agentundo._change c where c.change = any (changes));
   d := agentundo._renumber(d);
   if exists (select from unnest(d) x where x.unit = 'moved') then
@@ -431,13 +461,19 @@ begin
   if on_conflict = 'force' then
     d := agentundo._force(d);
   end if;
-  loop
-    if on_conflict = 'skip' then
-      d := agentundo._skip(d);
+  if on_conflict = 'skip' then
+    if exists (select from unnest(d) x where x.status = 'conflict') then
+      own := array(select o.place from agentundo._obstacles(agentundo._wished(d)) o);
     end if;
-    select o.d, o.hits into d, found_more from agentundo._obstruct(d) o;
-    exit when found_more = 0 or on_conflict <> 'skip';
-  end loop;
+    loop
+      d := agentundo._skip(d);
+      select o.d, o.hits into d, found_more from agentundo._obstruct(d, own) o;
+      exit when found_more = 0;
+      own := coalesce(own, array(select x.place from unnest(d) x where x.status = 'conflict'));
+    end loop;
+  else
+    select o.d into d from agentundo._obstruct(d) o;
+  end if;
   return d;
 end
 $body$;
@@ -532,7 +568,7 @@ comment on function agentundo.plan(text, text, boolean, text) is
   'What revert() with the same arguments would do to each row, and what stands in its way. Reads only; works in READ ONLY and on a hot standby.';
 
 -- The members of a run from a step on, those without anything left to take back included.
-create or replace function agentundo._members(run text, from_step int) returns text[]
+create or replace function agentundo._members(run text, from_step int, scope text) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
 declare
@@ -552,7 +588,8 @@ begin
   placed as (   -- a call without a step has the place that its time gives it
     select m.id, coalesce(max(m.step), (row_number() over (order by min(m.at)))::int) as step, min(m.at) as at from member m group by m.id)
   select array_agg(p.id order by p.step, p.at) into ids from placed p where p.step >= from_step
-    and not exists (select from agentundo._revert v where v.id = p.id);
+    and not exists (select from agentundo._revert v where v.id = p.id)
+    and agentundo._in_scope(p.id, agentundo._scope(scope));
   if ids is null then
     perform agentundo._fail('UN002', format('agentundo: there is no run %L%s', left(run, 255), case when from_step > 1 then ' from step ' || from_step else '' end),
       'Check the run and the scope; agentundo.undoable() lists what there is.');
@@ -566,7 +603,7 @@ create or replace function agentundo.plan_run(
 returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
 begin
-  return query select * from agentundo.plan(agentundo._members(run, from_step), on_conflict, merge, scope);
+  return query select * from agentundo.plan(agentundo._members(run, from_step, scope), on_conflict, merge, scope);
 end
 $body$;
 comment on function agentundo.plan_run(text, int, text, boolean, text) is

@@ -1,4 +1,4 @@
--- 09  Revert: acting on a plan
+-- 13  Revert: acting on a plan
 --
 -- Lock, then look, then act, in one transaction:
 --   1. the invocations, by id: a second click waits here and finds the work done;
@@ -302,9 +302,7 @@ begin
         and x.olds = case when c.operation = 'I' then 0 else c.rows end
         and x.news = case when c.operation in ('D', 'T') then 0 else c.rows end
         and not exists (select from agentundo._columns(t.id) k where k.since_change > 0 and (k.live or k.until_change is not null))
-        and not exists (select from agentundo._label l where l.tracked = t.id and not exists (
-          select from pg_attribute a join pg_type y on y.oid = a.atttypid join pg_enum e on e.enumtypid in (y.oid, y.typelem)
-          where a.attrelid = t.relation and a.attnum = l.attnum and e.enumlabel = l.label)));
+        and not exists (select from agentundo._columns(t.id) k where agentundo._renamed_labels(t.id, k.attnum)));
     insert into agentundo._change (source, inverted, tracked, relation, filenode, rows, depth, operation, invocation, application, tool)
       select coalesce(c.source, c.change), not c.inverted, c.tracked, c.relation, pg_relation_filenode(c.relation), c.rows, 0,
         case c.operation when 'I' then 'D' when 'U' then 'U' else 'I' end::"char", revert_id, current_setting('application_name'), agentundo._setting('agent.tool')
@@ -400,7 +398,8 @@ begin
         where x.tracked = $3 and (x.status = 'skip' or x.status in ('ok', 'done') and x.detail ? 'segments')$sql$, t.history, same_key)
         into more using d, changes, t.id;
     end if;
-    left_over := left_over || coalesce(more, '{}');
+    left_over := left_over || coalesce(more, '{}') || array(
+      select x.change from unnest(d) x where x.tracked = t.id and x.status = 'skip' and x.before is null and x.after is null);
   end loop;
   insert into agentundo._reverted (change, revert, invocation)
     select c.change, revert_id, c.invocation from agentundo._change c where c.change = any (changes) and c.change <> all (left_over);
@@ -445,14 +444,16 @@ begin
   ids := array(select distinct u from unnest(ids) u order by u);
   perform agentundo._require_known(ids, scope);
   perform agentundo._refuse_force(on_conflict, reverted_by, reason);
+  perform agentundo._require_revert(ids, scope, reverted_by);
   perform agentundo._lock_invocations(ids);
   loop
     wanted := agentundo._extend(ids, on_conflict, merge);
     exit when cardinality(wanted) = cardinality(ids);
     ids := array(select distinct u from unnest(wanted) u order by u);
+    perform agentundo._require_known(ids, scope);
+    perform agentundo._require_revert(ids, scope, reverted_by);
     perform agentundo._lock_invocations(ids);
   end loop;
-  perform agentundo._require_revert(ids, scope, reverted_by);
 
   changes := agentundo._uncovered(ids);
   result.invocations := array(select u from unnest(ids) u where exists (select from agentundo._change c where c.change = any (changes) and c.invocation = u));
@@ -525,7 +526,7 @@ begin
    where i.id = any (result.invocations) and i.status = 'pending';
   select count(*) filter (where x.action = 'delete' and x.status in ('ok', 'merge')), count(*) filter (where x.action = 'insert' and x.status in ('ok', 'merge')),
          count(*) filter (where x.action = 'update' and x.status in ('ok', 'merge')), count(*) filter (where x.status = 'skip'),
-         count(*) filter (where x.status = 'skip' and x.reason is not null and x.reason not in ('has_dependents', 'missing_parent'))
+         count(*) filter (where x.status = 'skip' and x.reason is not null and not coalesce(x.detail ? 'follows', false))
     into result.rows_deleted, result.rows_inserted, result.rows_updated, result.rows_skipped, result.conflicts
     from unnest(d) x;
   select case when v.partial then 'partially_reverted' when earlier is not null then 'already_reverted' else 'reverted' end
@@ -602,7 +603,7 @@ create or replace function agentundo.revert_run(
 returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
 begin
-  return agentundo._revert_now(agentundo._members(run, from_step), on_conflict, merge, reason, reverted_by, scope, false);
+  return agentundo._revert_now(agentundo._members(run, from_step, scope), on_conflict, merge, reason, reverted_by, scope, false);
 end
 $body$;
 comment on function agentundo.revert_run(text, int, text, boolean, text, text, text) is

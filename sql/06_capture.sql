@@ -1,4 +1,4 @@
--- 05  Capture: a write under a tag leaves its row images, in the same transaction
+-- 06  Capture: a write under a tag leaves its row images, in the same transaction
 --
 -- Each relation of a tracked table has one capture function, generated with static SQL over explicit
 -- columns, called by statement triggers that see the rows before and after as transition tables.
@@ -10,7 +10,7 @@
 --     row version (see `_change`) would be worthless;
 --   * every name is qualified, operators too, instead of a SET search_path clause: the clause costs as
 --     much as the early exit, and without qualification a hostile search_path would run in our name;
---   * user columns never meet our names: variables begin with agentundo_, history columns are c1, c2 …,
+--   * user columns never meet our names: variables begin with agentundo_, history columns are c1, c2, c3,
 --     and #variable_conflict says whose is meant;
 --   * the branch "where false" of the UNION compares the number of columns at parse time, _shape_ok()
 --     everything else at plan time: both are gone from the executed plan.
@@ -37,11 +37,13 @@ $body$
   select format('%s-tx-%s', node, pg_current_xact_id()) from agentundo._stamp
 $body$;
 
+-- The session's name is made once and kept in the session: when it began is hidden from us.
 create or replace function agentundo._implicit_run() returns text
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql volatile security definer set search_path = pg_catalog, pg_temp as
 $body$
-  select format('%s-session-%s-%s', s.node, to_hex(extract(epoch from a.backend_start)::bigint), a.pid)
-  from agentundo._stamp s, pg_stat_get_activity(pg_backend_pid()) a
+  select coalesce(agentundo._setting('agentundo.session'),
+    set_config('agentundo.session', format('%s-session-%s', s.node, gen_random_uuid()), false))
+  from agentundo._stamp s
 $body$;
 
 -- While a revert restores rows, their images exist already: count instead of storing. The setting is
@@ -179,10 +181,15 @@ begin
     end if;
     if agentundo_op operator(pg_catalog.<>) 'D' then%s
     end if;$sql$, change, images_old, images_new);
+    -- The statement trigger beside them only looks whether a table that inherits is unknown to us.
     tail := format($sql$
     if pg_catalog.current_setting('agentundo.restoring', true) operator(pg_catalog.=) 'on' then
-      if agentundo._counted(%s, agentundo_op, 1) then return null; end if;
-    end if;$sql$, t.id);
+      if agentundo._counted(%1$s, agentundo_op, case tg_level when 'ROW' then 1 else 0 end) then return null; end if;
+    end if;
+    if tg_level operator(pg_catalog.=) 'STATEMENT' then
+      perform from (select 1) agentundo_known where agentundo._shape_ok(%2$s) or exists (select from only %3$s);
+      return null;
+    end if;$sql$, t.id, m.id, m.relation);
   end if;
 
   body := format($plpgsql$
@@ -294,12 +301,14 @@ declare
   wanted text[] := array[]::text[];
 begin
   execute format('grant execute on function %s(), agentundo._capture_truncate(), agentundo._unknown_partition() to %I', capture_function, owner);
+  execute format('grant usage on schema agentundo to %I', owner);  -- to name the function when creating the trigger
   for w in
     select * from (values
       ('trigger', 'agentundo_insert', 'after insert on %s referencing new table as agentundo_new for each statement execute function ' || capture_function || '()', t.kind <> 'inherited'),
       ('trigger', 'agentundo_update', 'after update on %s referencing old table as agentundo_old new table as agentundo_new for each statement execute function ' || capture_function || '()', t.kind <> 'inherited'),
       ('trigger', 'agentundo_delete', 'after delete on %s referencing old table as agentundo_old for each statement execute function ' || capture_function || '()', t.kind <> 'inherited'),
       ('row trigger', 'agentundo_row', 'after insert or update or delete on %s for each row execute function ' || capture_function || '()', t.kind = 'inherited'),
+      ('trigger', 'agentundo_tree', 'after insert or update or delete on %s for each statement execute function ' || capture_function || '()', t.kind = 'inherited'),
       ('trigger', 'agentundo_truncate', 'before truncate on %s for each statement execute function agentundo._capture_truncate()', true),
       ('row trigger', 'agentundo_unknown', 'after insert or update or delete on %s for each row execute function agentundo._unknown_partition()', relkind = 'p' and m.relation = t.relation)
     ) v (task, name, definition, wanted)

@@ -1,0 +1,185 @@
+-- 04  Shape: how we see a table
+--
+-- What stands here looks at the catalog and changes nothing: in which types history keeps columns, what
+-- a table's key is, which of its columns history knows under which name, whether a table can be tracked
+-- at all, and whether it still looks as it did when its capture function was made.
+--
+-- Between an ALTER and the sync() after it (at once where event triggers exist, else when somebody
+-- calls it), each capture function notices at plan time that the shape has changed, through
+-- _shape_ok(), and refuses tagged writes with UN008. It never stores a row short of a column.
+
+-- The type in which history keeps a column: no modifier (it would round), a domain's base type (its
+-- checks may have changed), an enum as text (its type may be dropped).
+create or replace function agentundo._history_type(type oid) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  t pg_type;
+  element text;
+begin
+  select * into t from pg_type where oid = type;
+  if t.typtype = 'd' then
+    return agentundo._history_type(t.typbasetype);
+  elsif t.typtype = 'e' then
+    return 'text';
+  elsif t.typelem <> 0 and t.typsubscript = 'array_subscript_handler'::regproc then
+    element := agentundo._history_type(t.typelem);
+    if element <> format_type(t.typelem, -1) then
+      return element || '[]';
+    end if;
+  end if;
+  return format_type(type, -1);
+end
+$body$;
+
+-- How we name a table to people: always with its schema, quoted where needed.
+create or replace function agentundo._name(relation regclass) returns text
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  select format('%s.%I', relnamespace::regnamespace, relname) from pg_class where oid = relation
+$body$;
+
+-- A fingerprint of what capture relies on: the columns in order, their types, what is generated, and
+-- which tables inherit.
+create or replace function agentundo._shape(relation regclass) returns text
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  with recursive heir as (
+    select i.inhrelid from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = relation and not c.relispartition
+    union
+    select i.inhrelid from pg_inherits i join heir h on i.inhparent = h.inhrelid)
+  select agentundo._digest(
+      coalesce((select string_agg(format('%s %L %s %L', attnum, attname, agentundo._history_type(atttypid), attgenerated), ',' order by attnum)
+                from pg_attribute where attrelid = relation and attnum > 0 and not attisdropped), '')
+      || coalesce((select string_agg(agentundo._name(h.inhrelid), ',' order by agentundo._name(h.inhrelid)) from heir h), '')
+      || exists (select from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhrelid = relation and not c.relispartition))
+$body$;
+
+-- The best key: the primary key, else the narrowest unique index over columns that are all NOT NULL.
+create or replace function agentundo._best_key(relation regclass, out columns smallint[], out index regclass)
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  select i.indkey::smallint[], i.indexrelid::regclass
+  from pg_index i
+  join pg_class c on c.oid = i.indexrelid
+  join pg_am am on am.oid = c.relam and am.amname = 'btree'
+  where i.indrelid = relation and i.indisunique and i.indisvalid
+    and i.indpred is null and i.indexprs is null and i.indnkeyatts = i.indnatts
+    and not coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
+    and not exists (
+      select from unnest(i.indkey) k(attnum)
+      join pg_attribute a on a.attrelid = relation and a.attnum = k.attnum
+      where not a.attnotnull or a.attgenerated <> '')   -- history has no generated columns
+  order by i.indisprimary desc, i.indimmediate desc, i.indnkeyatts, i.indexrelid
+  limit 1
+$body$;
+
+create or replace function agentundo._last_change() returns bigint
+language sql stable as
+$body$ select case when is_called then last_value else 0 end from agentundo._change_number $body$;
+
+
+-- The columns of a tracked table that history knows, with their present names. Columns are followed
+-- by attribute number; after a logical copy, which renumbers them, by name until the next sync().
+-- `live`: the table still has the column with a type that history can give back.
+create or replace function agentundo._columns(
+  tracked_id int, out history_column name, out attnum smallint, out name name, out type text,
+  out since_change bigint, out until_change bigint, out live boolean)
+returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select c.history_column, coalesce(a.attnum, -abs(c.attnum)), coalesce(a.attname, c.name), c.type, c.since_change, c.until_change,
+         c.until_change is null and a.attnum is not null and agentundo._history_type(a.atttypid) = c.type
+  from agentundo._column c
+  join agentundo._tracked t on t.id = c.tracked
+  cross join agentundo._stamp s
+  left join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and c.attnum > 0
+   and case when s.own_xmin = s.xmin::text::bigint then a.attnum = c.attnum else a.attname = c.name end
+  where c.tracked = tracked_id
+  order by abs(c.attnum), c.since_change
+$body$;
+
+-- The enum behind a type: itself, its base if it is a domain, its elements' if it is an array.
+create or replace function agentundo._enum(type oid) returns oid
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  with recursive t as (
+    select y.oid, y.typtype, y.typbasetype, y.typelem, y.typcategory from pg_type y where y.oid = type
+    union all
+    select y.oid, y.typtype, y.typbasetype, y.typelem, y.typcategory from pg_type y
+    join t on y.oid = case when t.typtype = 'd' then t.typbasetype when t.typcategory = 'A' then t.typelem end)
+  select oid from t where typtype = 'e'
+$body$;
+
+-- Called from capture functions as a condition on constants, and declared immutable although it
+-- reads the catalog: so the planner folds it away, once for each plan, and plans are thrown away by
+-- every ALTER of the table. In the hot path it costs nothing.
+create or replace function agentundo._shape_ok(member int) returns boolean
+language plpgsql immutable security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  m record;
+  root regclass;
+begin
+  select mb.relation, mb.shape, t.relation as tracked_root, t.kind, t.name, c.relfilenode
+    into m
+    from agentundo._member mb
+    join agentundo._tracked t on t.id = mb.tracked
+    join pg_class c on c.oid = mb.relation
+   where mb.id = member;
+  root := case when m.kind = 'partitioned' then coalesce(pg_partition_root(m.relation), m.relation) else m.relation end;
+  if m.relation is null or m.shape is distinct from agentundo._shape(m.relation)
+    or root is distinct from m.tracked_root
+    -- Under REPEATABLE READ our look at the catalog may be older than the table: the filenode is not.
+    or (m.relfilenode <> 0 and m.relfilenode is distinct from pg_relation_filenode(m.relation)) then
+    perform agentundo._fail('UN008',
+      format('agentundo: table %s has changed since it was tracked; the tagged write is refused', coalesce(m.relation::text, m.name, '?')),
+      format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', coalesce(m.name, m.relation::text)),
+      jsonb_build_object('relation', m.relation::text));
+  end if;
+  return true;
+end
+$body$;
+
+-- Why a relation cannot be tracked; null: it can.
+create or replace function agentundo._why_not_trackable(relation regclass) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  c pg_class;
+  r text;
+begin
+  select * into c from pg_class where oid = relation;
+  if not found then
+    return 'it does not exist';
+  end if;
+  r := case c.relkind
+    when 'v' then 'it is a view; track the tables below it'
+    when 'm' then 'it is a materialized view; track the tables below it'
+    when 'f' then 'it is a foreign table; its rows live in another server'
+    when 'S' then 'it is a sequence'
+    when 'i' then 'it is an index' when 'I' then 'it is an index'
+    when 'c' then 'it is a composite type'
+    when 't' then 'it is a TOAST table'
+    when 'r' then null when 'p' then null
+    else 'it is not a table' end;
+  if r is not null then
+    return r;
+  elsif c.relpersistence = 't' then
+    return 'it is a temporary table; it ends with its session';
+  elsif c.relnamespace::regnamespace::text in ('pg_catalog', 'information_schema', 'pg_toast') or relation::oid < 16384 then
+    return 'it is a system catalog';
+  elsif c.relnamespace::regnamespace::text in ('agentundo', 'agentundo_history') then
+    return 'it is one of our own tables';
+  elsif c.relispartition then
+    return format('it is a partition; track its root %s', pg_partition_root(relation));
+  elsif exists (select from pg_rewrite where ev_class = relation and ev_type <> '1') then
+    return 'it has rules on INSERT, UPDATE or DELETE, under which rows cannot be put back';
+  elsif c.relkind = 'r' and (select amname from pg_am where oid = c.relam) <> 'heap' then
+    return format('its access method is %s, which has no row versions of the kind of heap', (select amname from pg_am where oid = c.relam));
+  elsif c.relrowsecurity and not (select rolbypassrls or rolsuper from pg_roles where rolname = current_user)
+    and (c.relforcerowsecurity or not pg_has_role(current_user, c.relowner, 'usage')) then
+    return format('it has row-level security, and %s would not see all of its rows; a superuser can run "alter role %I bypassrls"', current_user, current_user);
+  end if;
+  return null;
+end
+$body$;
