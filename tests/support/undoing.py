@@ -39,7 +39,8 @@ def everything(conn: Connection) -> Snapshot:
     with conn.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(
             "select c.oid::regclass::text from pg_class c"
-            " join pg_namespace n on n.oid = relnamespace where relkind in ('r', 'p') and not relispartition and relpersistence <> 't'"
+            " join pg_namespace n on n.oid = relnamespace"
+            " where relkind in ('r', 'p') and not relispartition and relpersistence <> 't'"
             " and nspname not in ('pg_catalog', 'information_schema', 'pg_toast', 'agentundo',"
             " 'agentundo_history') order by 1"
         )
