@@ -57,13 +57,13 @@ def test_write_names_any_level(tree: Connection, named: str) -> None:
     region, fresh = regions.get(named, "eu"), 500 if named == "m_eu_high" else 50
     statements = (
         f"update {named} set v = v + 10",
-        f"delete from {named} where v % 2 = 0",
+        f"delete from {named} where v not in (2, 5)",
         f"insert into {named} (id, region) values ({fresh}, '{region}')",
     )
     for i, statement in enumerate(statements):
         count = value(tree, f"select count(*) from {named}")
         if statement.startswith("delete"):
-            count = value(tree, f"select count(*) from {named} where v % 2 = 0")
+            count = value(tree, f"select count(*) from {named} where v not in (2, 5)")
         if statement.startswith("insert"):
             count = 1
         assert_undoable(tree, ["m"], statement, invocation=f"inv {i}")
@@ -76,12 +76,12 @@ def test_write_names_any_level(tree: Connection, named: str) -> None:
     "statement",
     [
         "update m set region = 'us', id = id + 10 where region = 'eu'",
-        "update m set region = 'eu' where region = 'jp'",
+        "update m set region = 'eu', id = 7 where region = 'jp'",
         "update m set id = id + 100 where region = 'eu' and id < 100",
         "update m_eu set id = 300 - id where id < 200",
-        "update m set region = case region when 'eu' then 'us' else 'eu' end, v = v + 1"
-        " where id = 2",
-        "update m set region = 'zz'",
+        "update m set region = case region when 'eu' then 'us' else 'eu' end, v = v + 1,"
+        " id = id + v where id = 2",
+        "update m set region = 'zz' where region = 'us'",
     ],
 )
 def test_row_moves_between_partitions(tree: Connection, statement: str) -> None:
@@ -141,14 +141,15 @@ def test_partition_that_came_after_tracking(
         f"insert into {named} (id, region) values (3, 'cn'), (4, 'cn')",
         f"update {named} set v = 1 where region = 'cn'",
     )
-    for i, statement in enumerate(
-        (
-            f"insert into {named} (id, region) values (5, 'cn')",
-            f"update {named} set v = 2 where region = 'cn' and id = 3",
-            f"delete from {named} where region = 'cn' and id = 4",
-            f"truncate {named}",
-        )
-    ):
+    statements = [
+        f"insert into {named} (id, region) values (5, 'cn')",
+        f"update {named} set v = 2 where region = 'cn' and id = 3",
+        f"delete from {named} where region = 'cn' and id = 4",
+    ]
+    if followed or named == "m":
+        # Directly on a partition that nobody has told us of, no trigger of ours can fire for it.
+        statements.append(f"truncate {named}")
+    for i, statement in enumerate(statements):
         before = snapshot(tree, "m")
         error = try_to_write(tree, statement, invocation=f"inv {i}")
         if error:
@@ -205,7 +206,7 @@ def test_detached_partition(tree: Connection, followed: bool, leaf: str) -> None
         f"update {leaf} set v = 99",
         f"insert into {leaf} values (50, '{leaf[-2:]}')"
         if leaf == "m_us"
-        else f"delete from {leaf}",
+        else f"delete from {leaf} where id = 2",
         invocation="later",
     )
     if error:
@@ -267,7 +268,7 @@ def test_partitions_without_a_key(db: Connection) -> None:
     assert_undoable(
         db,
         ["logs"],
-        "update logs set day = 3 - day",
+        "update logs set day = 3 - day where line = 'x' and day = 1",
         "delete from logs where ctid = '(0,1)'",
         invocation="d",
     )

@@ -565,8 +565,9 @@ def test_our_own_foundations(db: Connection) -> None:
         rows(
             db,
             "select c.relname::text, attname::text from pg_attribute a"
-            " join pg_class c on c.oid = attrelid where relnamespace = 'agentundo'::regnamespace"
-            " and relkind = 'r' and attnum > 0 and not attisdropped and atttypid = 'oid'::regtype and attname <> 'filenode'",
+            " join pg_class c on c.oid = attrelid"
+            " where relnamespace = 'agentundo'::regnamespace and relkind = 'r' and attnum > 0"
+            " and not attisdropped and atttypid = 'oid'::regtype and attname <> 'filenode'",
         )
         == []
     )
