@@ -15,7 +15,6 @@ from tests.conftest import Connect, Connection
 from tests.support.state import snapshot
 from tests.support.there_and_back import (
     assert_goes_back,
-    assert_undoable,
     changes,
     images,
     run,
@@ -246,13 +245,20 @@ def test_a_failing_statement_in_between(db: Connection) -> None:
     assert_goes_back(db, before)
 
 
-def test_prepared_statements_and_pipelines(db: Connection) -> None:
+def test_prepared_statements(db: Connection) -> None:
+    """One plan for tagged and untagged executions."""
     run(
         db,
         "create table t (id int primary key, v int)",
         "insert into t values (1, 1), (2, 2)",
         "select agentundo.track('t')",
-        "prepare up as update t set v = v + 1",
-        "execute up",
     )
-    assert_undoable(db, ["t"], "execute up", "execute up")
+    before = snapshot(db, "t")
+    run(db, "prepare up as update t set v = v + 1", "prepare down as update t set v = v - 1")
+    for statement in ("execute up", "execute down") * 6:
+        run(db, statement)
+    with db.transaction():
+        tag(db)
+        run(db, "execute up", "execute up")
+    assert changes(db) == [("public.t", "update", 2)] * 2
+    assert_goes_back(db, before)
