@@ -14,10 +14,14 @@ language sql immutable parallel safe as
 $body$ select '0.1.0' $body$;
 comment on function agentundo.version() is 'The version of the installed schema. Reads nothing, changes nothing.';
 
--- A setting, or null when it is unset, was reset, or has been left empty by a finished SET LOCAL.
+-- A setting, or null when it is unset, was reset, or has been left empty by a finished SET LOCAL. Called
+-- from capture under the writer's search_path: hence the qualified operators, here and in _caller().
 create or replace function agentundo._setting(name text) returns text
 language sql stable parallel safe as
-$body$ select nullif(pg_catalog.current_setting($1, true), '') $body$;
+$body$
+  select case when pg_catalog.length(pg_catalog.current_setting($1, true)) operator(pg_catalog.>) 0
+    then pg_catalog.current_setting($1, true) end
+$body$;
 
 -- sha256 as hexadecimal digits; md5() is not to be had everywhere.
 create or replace function agentundo._digest(content text) returns text
@@ -29,16 +33,15 @@ $body$ select pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to($1, 'UTF
 create or replace function agentundo._caller() returns name
 language sql stable parallel safe as
 $body$
-  select case pg_catalog.current_setting('role')
-    when 'none' then session_user
-    else pg_catalog.current_setting('role')::name
+  select case when pg_catalog.current_setting('role') operator(pg_catalog.=) 'none' then session_user
+    else pg_catalog.current_setting('role')::pg_catalog.name
   end
 $body$;
 
 -- Every refusal goes through here: what happened, what to do about it, and facts for programs.
 -- `detail` never holds values of users' rows: DETAIL is written to the server log.
 create or replace function agentundo._fail(code text, message text, hint text, detail jsonb default null)
-returns void language plpgsql as
+returns void language plpgsql set search_path = pg_catalog, pg_temp as
 $body$
 begin
   if detail is null then
@@ -49,7 +52,7 @@ end
 $body$;
 
 create or replace function agentundo._check_id(id text, what text default 'invocation id') returns void
-language plpgsql immutable as
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
 begin
   if id is null or id = '' then
@@ -65,7 +68,7 @@ $body$;
 
 -- agent.step as a number; anything else refuses the write that it would have labelled.
 create or replace function agentundo._step(setting text) returns int
-language plpgsql immutable as
+language plpgsql immutable strict set search_path = pg_catalog, pg_temp as
 $body$
 begin
   if setting !~ '^\s*[0-9]{1,9}\s*$' or setting::int < 1 then

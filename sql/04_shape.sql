@@ -120,13 +120,18 @@ declare
   m record;
   root regclass;
 begin
-  select mb.relation, mb.shape, t.relation as tracked_root, t.kind, t.name, c.relfilenode
+  select mb.relation, mb.shape, t.relation as tracked_root, t.kind, t.name, t.history, c.relfilenode
     into m
     from agentundo._member mb
     join agentundo._tracked t on t.id = mb.tracked
     join pg_class c on c.oid = mb.relation
    where mb.id = member;
   root := case when m.kind = 'partitioned' then coalesce(pg_partition_root(m.relation), m.relation) else m.relation end;
+  if m.relation is not null and not exists (select from pg_class c where c.oid = m.history) then
+    perform agentundo._fail('UN008', format('agentundo: the history of %s is gone; the tagged write is refused', m.name),
+      format('Somebody dropped its history table. Run "select agentundo.untrack(%1$L, keep_history => false)" and "select agentundo.track(%1$L)": what was captured before is lost.', m.name),
+      jsonb_build_object('relation', m.relation::text));
+  end if;
   if m.relation is null or m.shape is distinct from agentundo._shape(m.relation)
     or root is distinct from m.tracked_root
     -- Under REPEATABLE READ our look at the catalog may be older than the table: the filenode is not.

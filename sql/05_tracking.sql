@@ -584,5 +584,13 @@ begin
   loop
     perform agentundo._sync(t.id);
   end loop;
+  -- A history table dropped by hand: sessions that have captured before must look again.
+  for t in
+    select mb.id from agentundo._member mb join agentundo._tracked x on x.id = mb.tracked
+    join pg_event_trigger_dropped_objects() d on d.classid = 'pg_class'::regclass and d.objid = x.history and d.objsubid = 0
+    where to_regproc('agentundo._capture_' || mb.id) is not null
+  loop
+    execute format('alter function agentundo.%I() cost 100', '_capture_' || t.id);
+  end loop;
 end
 $body$;

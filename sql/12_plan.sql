@@ -127,6 +127,7 @@ $body$
 declare
   t int;
   pair agentundo._pair;
+  pairs agentundo._pair[];
   gone int[] := array[]::int[];
   i int;
   sql text;
@@ -156,7 +157,8 @@ begin
         having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1$sql$,
         other_columns, (select history from agentundo._tracked where id = t));
     end if;
-    for pair in execute sql using d, t loop
+    execute 'select array_agg(row(there, here)::agentundo._pair) from (' || sql || ') p' into pairs using d, t;
+    foreach pair in array coalesce(pairs, '{}') loop
       d[pair.there].before := d[pair.here].before;
       d[pair.there].before_change := d[pair.here].before_change;
       d[pair.there].unit := null;
@@ -189,6 +191,7 @@ $body$
 declare
   t agentundo._tracked;
   item agentundo._difference;
+  items agentundo._difference[];
   same_key text;
   ours text; theirs text; captured text; deltas text;
 begin
@@ -214,20 +217,20 @@ begin
      where c.live;
     select string_agg(format('%%1$s.%1$I %2$s a.%1$I', k.history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(k.base_type))))), ' and ' order by k.place)
       into same_key from agentundo._key(t.id) k;
-    for item in execute format($sql$
-      select d.place, d.reason, d.before is null as inserted, coalesce((d.detail ->> 'segments')::int, 1) > 1 as cut,
-        array_remove(array[%1$s]::text[], null) as ours,
-        array_remove(array[%2$s]::text[], null) as by_value,
+    execute format($sql$
+      select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
+        array_remove(array[%1$s]::text[], null),
+        array_remove(array[%2$s]::text[], null),
         case when $5 and %8$L = 'all' then (
           select array_agg(distinct y.name)
           from agentundo._change f
           join %4$s n on n._change = coalesce(f.source, f.change) and (n._image = 'N') <> f.inverted and %6$s
           join %4$s o on o._change = n._change and o._image <> n._image and %7$s
           cross join lateral unnest(array_remove(array[%3$s]::text[], null)) y (name)
-          where f.tracked = d.tracked and f.change > d.after_change and f.change <> all ($3) and f.change <> all ($4) and %11$s) end as captured,
+          where f.tracked = d.tracked and f.change > d.after_change and f.change <> all ($3) and f.change <> all ($4) and %11$s) end,
         case when $5 and %10$L <> '' then (
           select jsonb_build_object(%10$s) from agentundo._change x join %4$s h on h._change = coalesce(x.source, x.change) and %9$s
-          where x.tracked = d.tracked and x.change = any ($3)) end as sums
+          where x.tracked = d.tracked and x.change = any ($3)) end)::agentundo._difference)
       from unnest($1) d
       join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
       join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
@@ -235,8 +238,8 @@ begin
       where d.tracked = $2 and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
       ours, theirs, captured, t.history, agentundo._from(t),
       format(same_key, 'n'), format(same_key, 'o'), t.capture, format(same_key, 'h'), coalesce(deltas, ''), agentundo._stranger_sql('f'))
-      using d, t.id, changes, family, merge
-    loop
+      into items using d, t.id, changes, family, merge;
+    foreach item in array coalesce(items, '{}') loop
       declare
         shared text[];
         their_columns text[] := array(select distinct u from unnest(item.by_value || coalesce(item.captured, '{}')) u order by u);

@@ -421,6 +421,18 @@ begin
 end
 $body$;
 
+-- What is to be taken back: the invocations named, for a redo their newest standing revert, with cascade
+-- also what stands in their way.
+create or replace function agentundo._aim(ids text[], redo boolean, on_conflict text, merge boolean) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select coalesce((
+    select array_agg(distinct u order by u)
+    from unnest(agentundo._extend(case when redo then array(
+        select v.id from agentundo._revert v where v.invocations && ids and v.standing order by v.number desc limit 1) else ids end,
+      on_conflict, merge)) u), '{}')
+$body$;
+
 create or replace function agentundo._revert_now(
   ids text[], on_conflict text, merge boolean, reason text, reverted_by text, scope text, redo boolean)
 returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
@@ -429,6 +441,7 @@ declare
   result agentundo.revert_result;
   revert_id text := gen_random_uuid()::text;
   wanted text[];
+  aim text[];
   changes bigint[];
   d agentundo._decision[];
   saved text[];
@@ -445,15 +458,29 @@ begin
   perform agentundo._require_known(ids, scope);
   perform agentundo._refuse_force(on_conflict, reverted_by, reason);
   perform agentundo._require_revert(ids, scope, reverted_by);
-  perform agentundo._lock_invocations(ids);
+  -- Which invocations this is about can change until they are locked, and locks are taken in one order:
+  -- so name them, lock them all, look again, and begin anew without any lock if there are more.
+  wanted := agentundo._aim(ids, redo, on_conflict, merge);
   loop
-    wanted := agentundo._extend(ids, on_conflict, merge);
-    exit when cardinality(wanted) = cardinality(ids);
-    ids := array(select distinct u from unnest(wanted) u order by u);
-    perform agentundo._require_known(ids, scope);
-    perform agentundo._require_revert(ids, scope, reverted_by);
-    perform agentundo._lock_invocations(ids);
+    begin
+      perform agentundo._lock_invocations(wanted || ids);
+      aim := agentundo._aim(ids, redo, on_conflict, merge);
+      if aim <@ wanted then
+        exit;
+      end if;
+      raise exception using errcode = 'UN000';
+    exception when sqlstate 'UN000' then
+      wanted := wanted || aim;
+    end;
   end loop;
+  if aim = '{}' then
+    result := row('nothing_to_revert', null, '{}'::text[], 0, 0, 0, 0, 0);
+    return result;
+  elsif not aim <@ ids then
+    perform agentundo._require_known(aim, scope);
+    perform agentundo._require_revert(aim, scope, reverted_by);
+  end if;
+  ids := aim;
 
   changes := agentundo._uncovered(ids);
   result.invocations := array(select u from unnest(ids) u where exists (select from agentundo._change c where c.change = any (changes) and c.invocation = u));
@@ -614,18 +641,8 @@ create or replace function agentundo.redo(
   reverted_by text default null, scope text default null)
 returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
-declare
-  standing text;
-  result agentundo.revert_result;
 begin
-  perform agentundo._require_known(array[invocation], scope);
-  perform agentundo._lock_invocations(array[invocation]);
-  select v.id into standing from agentundo._revert v where v.invocations @> array[invocation] and v.standing order by v.number desc limit 1;
-  if standing is null then
-    result := row('nothing_to_revert', null, '{}'::text[], 0, 0, 0, 0, 0);
-    return result;
-  end if;
-  return agentundo._revert_now(array[standing], on_conflict, merge, reason, reverted_by, scope, true);
+  return agentundo._revert_now(array[invocation], on_conflict, merge, reason, reverted_by, scope, true);
 end
 $body$;
 comment on function agentundo.redo(text, text, boolean, text, text, text) is
