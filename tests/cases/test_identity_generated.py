@@ -91,7 +91,8 @@ def test_stored_generated_columns_are_right_again(db: Connection) -> None:
 def test_a_stored_generated_column_can_be_part_of_a_key(db: Connection, beside: str) -> None:
     names = "id, k" if beside else "k"
     db.execute(
-        f"create table t ({beside} name text not null, k text generated always as (lower(name)) stored,"
+        f"create table t ({beside} name text not null, k text generated always as (lower(name))"
+        f" stored,"
         f" v int, primary key ({names}));"
         f"insert into t ({'id, ' if beside else ''}name, v) select {'g, ' if beside else ''}"
         " 'Name' || g, g from generate_series(1, 3) g".encode()
@@ -126,7 +127,8 @@ def test_a_foreign_key_over_a_generated_column_holds(db: Connection) -> None:
         "create table p (name text, k text generated always as (lower(name)) stored primary key);"
         "create table c (id int primary key, name text, k text generated always as (lower(name))"
         " stored references p on delete cascade);"
-        "insert into p (name) values ('A'), ('B'); insert into c (id, name) values (1, 'a'), (2, 'B')"
+        "insert into p (name) values ('A'), ('B');"
+        " insert into c (id, name) values (1, 'a'), (2, 'B')"
     )
     track(db, "p", "c")
     assert_undone(db, "delete from c", "delete from p")
@@ -141,7 +143,8 @@ def test_virtual_generated_columns_do_no_harm(db: Connection, pg_major: int) -> 
     if pg_major < 18:
         pytest.skip("virtual generated columns came with PostgreSQL 18")
     db.execute(
-        "create table t (id int primary key, a int, b int generated always as (a * 2) virtual, c text,"
+        "create table t (id int primary key, a int, b int generated always as (a * 2) virtual, c"
+        " text,"
         " check (b < 1000));"
         "insert into t (id, a, c) values (1, 10, 'x'), (2, null, 'y'), (3, 400, 'z')"
     )

@@ -132,7 +132,8 @@ def test_equal_rows_of_another_partition_are_left_alone(db: Connection) -> None:
 def test_a_keyless_table_with_generated_columns_comes_back(db: Connection) -> None:
     db.execute(
         "create table t (a numeric, b numeric generated always as (a * 2) stored, c float8);"
-        "insert into t (a, c) values (1.0, 0), (1.00, '-0'), (1.0, '-0'), ('NaN', 'NaN'), (null, null)"
+        "insert into t (a, c) values (1.0, 0), (1.00, '-0'), (1.0, '-0'), ('NaN', 'NaN'), (null,"
+        " null)"
     )
     track(db, "t")
     assert_undone(db, "delete from t")

@@ -132,6 +132,21 @@ def assert_refused(conn: Connection, what: str | list[str], **arguments: Any) ->
     return caught.refusal
 
 
+def assert_restored_or_refused(conn: Connection, what: str, before: Snapshot) -> bool:
+    """Revert, where refusing is as good as putting everything back. Return whether it was done."""
+    armed = triggers(conn)
+    after = everything(conn)
+    try:
+        result = revert(conn, what)
+    except psycopg.Error as error:
+        code, state = error.sqlstate, after
+    else:
+        code, state = result.status, before
+    assert code in ("UN001", "reverted")
+    _assert_restored(conn, state, armed)
+    return code == "reverted"
+
+
 def reasons(conn: Connection, what: str | list[str], **arguments: Any) -> Counter[str | None]:
     """Count the reasons of the conflicts in a plan."""
     return Counter(row.reason for row in plan(conn, what, **arguments) if row.status == "conflict")
