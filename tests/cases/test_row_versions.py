@@ -172,7 +172,7 @@ def test_restored_from_a_dump(t: Connection, copy: Callable[..., Connection], si
     with refused("UN001"):
         revert(t, "inv")
     run(t, "update t set v = 11, w = 2 where id = 2", "insert into t values (3, 12, 3)")
-    assert revert(t, "inv", on_conflict="force", reverted_by="d", reason="r").conflicts == 2
+    assert revert(t, "inv", on_conflict="force", reverted_by="d", reason="r").counts[3:] == (0, 0)
     assert_same(before, snapshot(t, "t"))
 
 
