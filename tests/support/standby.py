@@ -33,12 +33,14 @@ def standby(server: Server, dbname: str) -> Iterator[str]:
         if os.geteuid() == 0:
             shutil.chown(base, owner.st_uid, owner.st_gid)
             as_owner = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
-        backup = [embedded.bindir / "pg_basebackup", f"--pgdata={data}", "--write-recovery-conf"]
+        backup: list[str | Path] = [embedded.bindir / "pg_basebackup", f"--pgdata={data}"]
+        backup += ["--write-recovery-conf"]
         backup += ["--checkpoint=fast", "--no-sync", f"--dbname={server.dsn()}"]
         subprocess.run(backup, check=True, capture_output=True, cwd=base, **as_owner)
         settings = {**embedded_settings(server), "port": "5432", "listen_addresses": ""}
         options = [f"--{name}={value}" for name, value in settings.items()]
-        command = [embedded.bindir / "postgres", "-D", data, f"--unix_socket_directories={base}"]
+        command: list[str | Path] = [embedded.bindir / "postgres", "-D", data]
+        command += [f"--unix_socket_directories={base}"]
         with (base / "log").open("wb") as log:
             process = subprocess.Popen(
                 [*command, *options], stdout=log, stderr=log, cwd=base, **as_owner
