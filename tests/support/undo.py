@@ -200,7 +200,7 @@ def revert_as_planned(
     plan shows conflicts, the revert must refuse with UN001 over as many rows and change nothing.
 
     Args:
-        conn: in autocommit mode.
+        conn: any; an open transaction goes on.
         tables: all tables concerned, with a primary key, named ``schema.table``.
         what: an invocation or several.
         arguments: of `revert`; those that `plan` has not are left out there.
@@ -217,7 +217,7 @@ def revert_as_planned(
     assert_same(before, snapshot(conn, *tables))
     conflicts = [row for row in planned if row.status == "conflict"]
     if conflicts:
-        with refused("UN001") as caught:
+        with refused("UN001") as caught, conn.transaction():
             revert(conn, what, **arguments)
         assert caught.detail["total"] == len(conflicts)
         told = Counter((c["relation"], _text(c.get("key")), c["reason"]) for c in caught.conflicts)
