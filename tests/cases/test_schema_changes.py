@@ -74,7 +74,11 @@ AGENT = (
             "t",
             "alter table t rename a to z; alter table t rename b to a; alter table t rename z to b",
         ),
-        ("alter table t rename constraint t_pkey to key_of_t", "t", "select 1"),
+        (
+            "alter table t rename constraint t_pkey to key_of_t",
+            "t",
+            "alter table t rename constraint key_of_t to t_pkey",
+        ),
     ],
 )
 def test_renamed_between_write_and_revert(
@@ -378,12 +382,11 @@ def test_types_can_be_changed_and_dropped(t: Connection, followed: bool) -> None
         "create domain positive as int",
         "create type mood as enum ('sad', 'ok')",
         "create type pair as (x int, y text)",
-        "create table u (id int primary key, d positive, m mood, p pair, ds positive[],"
-        " ms mood[], ps pair[])",
-        "insert into u values (1, -1, 'sad', '(1,a)', '{-1}', '{sad}', '{\"(1,a)\"}')",
+        "create table u (id int primary key, d positive, m mood, p pair, ms mood[], ps pair[])",
+        "insert into u values (1, -1, 'sad', '(1,a)', '{sad}', '{\"(1,a)\"}')",
         "select agentundo.track('u')",
     )
-    write(t, "update u set d = 1, m = 'ok', p = null, ds = '{1}', ms = '{}', ps = null")
+    write(t, "update u set d = 1, m = 'ok', p = null, ms = '{}', ps = null")
     # satisfied by the table, not by what history remembers
     run(t, "alter domain positive add check (value > 0)")
     with refused("UN001") as caught:
@@ -392,13 +395,13 @@ def test_types_can_be_changed_and_dropped(t: Connection, followed: bool) -> None
     run(t, "alter domain positive drop constraint positive_check")
     run(t, "alter type mood add value 'great'", "alter type mood rename value 'sad' to 'blue'")
     assert revert(t, "inv").status == "reverted"
-    assert rows(t, "select d, m::text, p::text, ds::text, ps::text from u") == [
-        (-1, "blue", "(1,a)", "{-1}", '{"(1,a)"}')
+    assert rows(t, "select d, m::text, p::text, ps::text from u") == [
+        (-1, "blue", "(1,a)", '{"(1,a)"}')
     ]
     run(
         t,
         "alter table u alter d type int, alter m type text, alter p type text using p::text,"
-        " alter ds type int[], alter ms type text[], alter ps type text using ps::text",
+        " alter ms type text[], alter ps type text using ps::text",
         "select agentundo.sync()",
     )
     for kind in ("mood", "positive", "pair"):
