@@ -108,9 +108,7 @@ def test_second_revert_does_it_when_the_first_rolls_back(
     assert result.status == "reverted"
     assert result.revert_id != abandoned.revert_id
     assert_same(before, snapshot(db, *TABLES))
-    assert rows(db, "select payload ->> 'revert_id' from agentundo.events") == [
-        (result.revert_id,)
-    ]
+    assert rows(db, "select payload ->> 'revert_id' from agentundo.events") == [(result.revert_id,)]
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "only tagged"])
@@ -144,9 +142,7 @@ def test_overlapping_sets_at_once_all_go_back(
         assert [status(db, i) for i in ids] == ["reverted"] * 4
 
 
-def test_cascades_towards_each_other_do_not_deadlock(
-    db: Connection, session: NewSession
-) -> None:
+def test_cascades_towards_each_other_do_not_deadlock(db: Connection, session: NewSession) -> None:
     """Each of two invocations has overwritten a row of the other, so each undo needs both.
 
     Both reverts have begun, each with its own invocation, when a lock on the table holds them up.
