@@ -119,7 +119,8 @@ def test_an_untracked_table_that_refers_to_a_row_protects_it_too(db: Connection)
 
 def test_an_untracked_parent_is_no_obstacle_unless_it_is_gone(db: Connection) -> None:
     db.execute(
-        "create table p (id int primary key); create table c (id int primary key, p int references p);"
+        "create table p (id int primary key);"
+        " create table c (id int primary key, p int references p);"
         "insert into p values (1), (2); insert into c values (1, 1), (2, 2)"
     )
     track(db, "c")
