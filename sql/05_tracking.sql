@@ -52,6 +52,8 @@ begin
             argument);
         when 'grant' then
           execute format('grant select, insert, update, delete on %%s to %%I', relation, argument);
+        when 'grant select' then
+          execute format('grant select on %%s to %%I', relation, argument);
         when 'revoke' then
           execute format('revoke select, insert, update, delete on %%s from %%I', relation, argument);
       end case;
@@ -86,11 +88,22 @@ declare
   ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
   outsider boolean := not has_schema_privilege(owner, 'agentundo_history', 'create');
   schema regnamespace;
+  relative regclass;
 begin
   -- Where the caller may not grant it, _sync() says what is missing.
   for schema in select agentundo._out_of_reach(relation, ours) loop
     begin
       execute format('grant usage on schema %s to %I', schema, ours);
+    exception when insufficient_privilege then
+      null;
+    end;
+  end loop;
+  for relative in
+    select r from agentundo._relatives(relation) r where not has_table_privilege(ours, r, 'select')
+  loop
+    begin
+      execute format('grant usage on schema %s to %I', (select c.relnamespace::regnamespace from pg_class c where c.oid = relative), ours);
+      execute format('grant select on %s to %I', relative, ours);
     exception when insufficient_privilege then
       null;
     end;
@@ -163,6 +176,14 @@ begin
       select from agentundo._label l
       where l.tracked = tracked_id and l.attnum = p.attnum and l.sortorder = p.sortorder and l.label = p.label and l.until_change is null);
 end
+$body$;
+
+-- The tables at the other ends of a table's foreign keys: a revert looks there for parents and dependents.
+create or replace function agentundo._relatives(relation regclass) returns setof regclass
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  select distinct case when c.conrelid = relation then c.confrelid else c.conrelid end::regclass
+  from pg_constraint c where c.contype = 'f' and c.conparentid = 0 and relation in (c.conrelid, c.confrelid)
 $body$;
 
 -- The schemas of a table, and of the types of its columns, that we cannot look into yet.
@@ -284,6 +305,14 @@ begin
       perform agentundo._drop_triggers(level.relation);
     end if;
     delete from agentundo._member mb where mb.relation = level.relation;
+  end loop;
+
+  -- Tables that a foreign key ties to it, as far as we have a deputy there.
+  for level in
+    select r as relation from agentundo._relatives(t.relation) r
+    where not has_table_privilege(ours, r, 'select') and agentundo._deputy(r) is not null
+  loop
+    perform agentundo._by_deputy('grant select', level.relation, ours);
   end loop;
 
   -- Every level of the tree.

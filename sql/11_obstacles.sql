@@ -149,7 +149,7 @@ begin
     from k join r on %8$s
     where not exists (select from unnest($2) a where a.cur = r.agentundo_ctid and a.part = r.agentundo_table)$sql$,
     agentundo._target_sql(t.id, '$1'), picked, predicate, agentundo._from(t),
-    index::text, t.relation::text, t.id, equal);
+    (select c.relname from pg_class c where c.oid = index), t.relation::text, t.id, equal);
 end
 $body$;
 
@@ -164,9 +164,10 @@ declare
 begin
   select * into c from pg_constraint where oid = con;
   child := agentundo._tracked_of(c.conrelid);
-  select string_agg(format('r.%I as agentundo_v%s', p.attname, n), ', ' order by n),
+  select string_agg(format('r.%I::%s as agentundo_v%s', p.attname, format_type(agentundo._base(p.atttypid), -1), n), ', ' order by n),
          string_agg(format('gone.agentundo_v%s %s ch.%I', n, o, f.attname), ' and ' order by n),
-         string_agg(format('x.%I operator(pg_catalog.=) gone.agentundo_v%s', p.attname, n), ' and ' order by n),
+         -- bytewise, as the key itself tells whether it has to act
+         format('row(%s)::record operator(pg_catalog.*=) row(%s)::record', string_agg(format('x.%I', p.attname), ', ' order by n), string_agg('gone.agentundo_v' || n, ', ' order by n)),
          string_agg(format('gone.agentundo_v%s %s x.%I', n, o, f.attname), ' and ' order by n)
     into parent_cols, child_equal, target_equal, child_target_equal
     from (
@@ -196,7 +197,7 @@ begin
       and not exists (select from unnest(%5$s) a where a.action = 'delete' and a.cur = ch.ctid and a.part = ch.tableoid)%14$s$sql$,
     agentundo._target_sql(t.id, '$1'), case when child is not null then agentundo._target_sql(child, '$3') else 'select' end,
     parent_cols, agentundo._from(t), '$4',
-    replace(target_equal, 'operator(pg_catalog.=)', 'is not distinct from'), replace(target_equal, 'operator(pg_catalog.=)', 'is not distinct from'),
+    target_equal, target_equal,
     c.conname, c.conrelid::regclass::text, coalesce(child::text, 'null::int'), c.conrelid::regclass::text, child_equal,
     (c.confdeltype = 'a' and c.confupdtype = 'a')::text, child_target);
 end
@@ -238,6 +239,13 @@ begin
 end
 $body$;
 
+create or replace function agentundo._readable(relation regclass) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  select has_table_privilege(relation, 'select') and not row_security_active(relation)
+    and has_schema_privilege((select c.relnamespace from pg_class c where c.oid = relation), 'usage')
+$body$;
+
 -- All of them. One finding per row and obstacle; `writer` is the xmin of the row in the way, by which
 -- cascade finds who wrote it.
 create or replace function agentundo._obstacles(d agentundo._decision[])
@@ -269,7 +277,9 @@ begin
       end loop;
     end if;
     for f in
-      select c.oid, coalesce(agentundo._tracked_of(case when c.confrelid = t.relation and way.up then c.conrelid else c.confrelid end), 0) as other, way.up
+      select c.oid, c.conname::text as name, c.confkey, way.up, c.confdeltype not in ('a', 'r') or c.confupdtype not in ('a', 'r') as acts,
+        case when way.up then c.conrelid else c.confrelid end::regclass as relation,
+        coalesce(agentundo._tracked_of(case when way.up then c.conrelid else c.confrelid end), 0) as other
       from pg_constraint c cross join (values (true), (false)) way (up)
       where c.contype = 'f' and c.conparentid = 0
         and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true) and not coalesce((to_jsonb(c) ->> 'conperiod')::boolean, false)
@@ -278,6 +288,14 @@ begin
               and (moved or not c.confkey <@ key or exists (select from unnest(going) x where x.action = 'delete'))
             else c.conrelid = t.relation and restored <> '{}' end
     loop
+      -- A table that we may not read: the key itself will refuse what would break it. Only where it would
+      -- act (CASCADE, SET NULL) nobody would be asked, so the rows stay.
+      if not agentundo._readable(f.relation) then
+        return query
+          select x.place, 'has_dependents', f.name, f.relation::text || ' (grant us SELECT to look into it)', null::bigint, null::int
+          from unnest(going) x where f.up and f.acts and (x.action = 'delete' or x.detail ? 'moved' or not f.confkey <@ key);
+        continue;
+      end if;
       return query execute case when f.up then agentundo._dependents_sql(t, f.oid) else agentundo._missing_sql(t, f.oid) end
         using restored, going,
           array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('insert', 'update')),

@@ -440,11 +440,10 @@ end
 $body$;
 
 -- Everything decided, for one set of invocations.
-create or replace function agentundo._decide(ids text[], on_conflict text, merge boolean) returns agentundo._decision[]
+create or replace function agentundo._decide(ids text[], changes bigint[], on_conflict text, merge boolean) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
 declare
-  changes bigint[] := agentundo._uncovered(ids);
   family bigint[] := agentundo._family(ids);
   d agentundo._decision[];
   found_more bigint;
@@ -490,7 +489,7 @@ declare
 begin
   if on_conflict = 'cascade' then
     loop
-      more := agentundo._blockers(ids, agentundo._decide(ids, on_conflict, merge));
+      more := agentundo._blockers(ids, agentundo._decide(ids, agentundo._uncovered(ids), on_conflict, merge));
       exit when more = '{}';
       ids := ids || more;
     end loop;
@@ -557,7 +556,8 @@ $body$
 begin
   perform agentundo._check_mode(on_conflict);
   perform agentundo._require_known(invocations, scope);
-  return query select * from agentundo._show(agentundo._decide(agentundo._extend(invocations, on_conflict, coalesce(merge, false)), on_conflict, coalesce(merge, false)));
+  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false));
+  return query select * from agentundo._show(agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false)));
 end
 $body$;
 comment on function agentundo.plan(text[], text, boolean, text) is
@@ -621,7 +621,8 @@ declare
 begin
   perform agentundo._check_mode(on_conflict);
   perform agentundo._require_known(invocations, scope);
-  d := agentundo._decide(agentundo._extend(invocations, on_conflict, coalesce(merge, false)), on_conflict, coalesce(merge, false));
+  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false));
+  d := agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false));
   return query
     with first_few as (
       select array_agg(x.x order by (x.x).place) as few

@@ -146,12 +146,11 @@ $body$;
 
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
-  ids text[], revert_id text, on_conflict text, merge boolean, replace boolean)
+  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, replace boolean)
 returns agentundo._decision[] language plpgsql security definer
 set search_path = pg_catalog, pg_temp set row_security = off set work_mem = '64MB' as
 $body$
 declare
-  changes bigint[] := agentundo._uncovered(ids);
   tables int[] := array(select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1);
   d agentundo._decision[];
   silent record;
@@ -165,21 +164,30 @@ declare
   done bigint[];
   planned bigint[];
   seen record;
+  began timestamptz := clock_timestamp();
 begin
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
   if exists (select from agentundo._member m join pg_trigger g on g.tgrelid = m.relation and not g.tgisinternal
              where m.tracked = any (tables) and g.tgfoid not in (select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace)) then
-    strong := array(select s.relation from agentundo._to_silence(agentundo._decide(ids, on_conflict, merge)) s);
+    strong := array(select s.relation from agentundo._to_silence(agentundo._decide(ids, changes, on_conflict, merge)) s);
   end if;
-  perform set_config('lock_timeout', '900ms', true);
+  -- Waits while we hold rows are kept well below deadlock_timeout, one by one and in sum: it is the revert
+  -- that lets go and tries again, before any writer who waits for it looks for a deadlock.
+  perform set_config('lock_timeout', (extract(epoch from current_setting('deadlock_timeout')::interval) * 125)::int || 'ms', true);
   perform agentundo._lock_tables(tables, strong);
   foreach one in array tables loop
     if exists (select from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one) then
       perform agentundo._lock_rows(one, changes);
+      if clock_timestamp() > began + current_setting('deadlock_timeout')::interval * 0.6 and one <> tables[cardinality(tables)] then
+        raise exception using errcode = '55P03', message = 'agentundo: locking the rows took too long';
+      end if;
     end if;
   end loop;
+  if agentundo._uncovered(ids) <> changes then
+    raise exception using errcode = 'UNR01';  -- more was committed under these ids while we waited
+  end if;
 
-  d := agentundo._decide(ids, on_conflict, merge);
+  d := agentundo._decide(ids, changes, on_conflict, merge);
   if exists (select from unnest(d) x where x.status = 'conflict') then
     perform agentundo._refuse(d, on_conflict);
   end if;
@@ -449,6 +457,8 @@ declare
   patience interval := case when current_setting('lock_timeout') = '0' then interval '60 s' else current_setting('lock_timeout')::interval end;
   began timestamptz := clock_timestamp();
   replace boolean := false;
+  broken boolean := false;
+  old_snapshot constant boolean := current_setting('transaction_isolation') <> 'read committed';
   constraint_name text; table_name text; complaint text;
   earlier text;
 begin
@@ -468,8 +478,8 @@ begin
       if aim <@ wanted then
         exit;
       end if;
-      raise exception using errcode = 'UN000';
-    exception when sqlstate 'UN000' then
+      raise exception using errcode = 'UNR01';
+    exception when sqlstate 'UNR01' then
       wanted := wanted || aim;
     end;
   end loop;
@@ -506,28 +516,41 @@ begin
   loop
     begin
       perform agentundo.tag(revert_id, tool => case when redo then 'agentundo.redo' else 'agentundo.revert' end, actor => reverted_by);
-      d := agentundo._attempt(ids, revert_id, on_conflict, merge, replace);
+      d := agentundo._attempt(ids, changes, revert_id, on_conflict, merge, replace);
       exit;
     exception
-      when lock_not_available or deadlock_detected or serialization_failure then
-        -- The revert gives way. With an older snapshot than the locks, only the caller can begin anew.
-        if current_setting('transaction_isolation') <> 'read committed' or clock_timestamp() > began + patience then
-          raise;
+      when sqlstate 'UNR01' then
+        changes := agentundo._uncovered(ids);
+      when lock_not_available then
+        -- The revert gives way and tries again.
+        if clock_timestamp() > began + patience then
+          raise exception using errcode = '55P03', message = format('agentundo: somebody holds rows or tables of this undo for longer than %s', patience),
+            hint = 'End the transaction that holds them (see pg_stat_activity and pg_blocking_pids), then call revert again. A higher lock_timeout makes it wait longer.';
+        end if;
+      when deadlock_detected or serialization_failure then
+        if old_snapshot or clock_timestamp() > began + patience then
+          raise;  -- only the caller can begin anew, with a new snapshot
         end if;
       when unique_violation or exclusion_violation then
         get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
-        -- Values that change places among rows of the plan. Not where a key of another table would act on
-        -- the rows while they are gone.
-        if replace or not agentundo._may_replace(ids) then
+        -- Values that change places among rows of the plan: all of them out, then all of them in. Not where
+        -- a key of another table would act on the rows while they are gone.
+        if not replace and agentundo._may_replace(changes) then
+          replace := true;
+        elsif old_snapshot then
+          perform agentundo._outdated();
+        elsif broken then
           perform agentundo._broke('unique_taken', complaint, constraint_name, table_name);
         end if;
-        replace := true;
+        broken := replace;
       when integrity_constraint_violation or foreign_key_violation or restrict_violation or check_violation or not_null_violation then
         get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
-        if current_setting('transaction_isolation') <> 'read committed' then
-          raise exception using errcode = '40001', message = 'agentundo: another transaction changed a related row', hint = 'Begin a new transaction and call revert again.';
+        if old_snapshot then
+          perform agentundo._outdated();
+        elsif broken then
+          perform agentundo._broke('constraint', complaint, constraint_name, table_name);
         end if;
-        perform agentundo._broke('constraint', complaint, constraint_name, table_name);
+        broken := true;  -- somebody was faster than our look: the next one sees it and says more
       when data_exception or string_data_right_truncation or numeric_value_out_of_range or invalid_text_representation then
         get stacked diagnostics table_name = table_name, complaint = message_text;
         perform agentundo._broke('schema_changed', 'a former value does not fit its column any more', null, table_name);
@@ -577,14 +600,24 @@ $body$;
 
 -- May rows of these tables be deleted and inserted again within the statement? Not if another table's
 -- foreign key does something on DELETE: it would act although the row comes back.
-create or replace function agentundo._may_replace(ids text[]) returns boolean
+create or replace function agentundo._may_replace(changes bigint[]) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
   select not exists (
     select from pg_constraint c
     join agentundo._tracked t on t.relation = c.confrelid
     where c.contype = 'f' and c.confdeltype <> 'a'
-      and t.id in (select ch.tracked from agentundo._change ch where ch.change = any (agentundo._uncovered(ids))))
+      and t.id in (select ch.tracked from agentundo._change ch where ch.change = any (changes)))
+$body$;
+
+-- A look with an older snapshot than the locks: right answers need a new one.
+create or replace function agentundo._outdated() returns void
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  raise exception using errcode = '40001', message = 'agentundo: another transaction changed a related row since this one began',
+    hint = 'Begin a new transaction and call revert again.';
+end
 $body$;
 
 create or replace function agentundo._broke(reason text, complaint text, constraint_name text, table_name text) returns void
