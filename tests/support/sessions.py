@@ -44,9 +44,7 @@ class Session:
         for statement in statements:
             self.conn.execute(statement.encode())
 
-    def later(
-        self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Future[T]:
+    def later(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Start a function that uses this connection, in this session's thread."""
         return self._thread.submit(function, *args, **kwargs)
 
