@@ -18,12 +18,17 @@ NewSession = Callable[..., Session]
 def db(connect: Connect) -> Connection:
     """Connect to a database with deals and notes, both tracked."""
     conn = connect(options=PATIENT)
+    make_tables(conn)
+    return conn
+
+
+def make_tables(conn: Connection) -> None:
+    """Make five deals and three notes that refer to them, tracked."""
     conn.execute("create table deals (id int primary key, stage text, owner text, amount int)")
     conn.execute("create table notes (id int primary key, deal int references deals, body text)")
     conn.execute("insert into deals select n, 'New', 'eve', 100 * n from generate_series(1, 5) n")
     conn.execute("insert into notes select n, n, 'note' from generate_series(1, 3) n")
     conn.execute("select agentundo.track('deals'), agentundo.track('notes')")
-    return conn
 
 
 @pytest.fixture

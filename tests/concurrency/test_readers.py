@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +10,9 @@ import psycopg
 import pytest
 
 from pyagentundo.embedded import EmbeddedServer
-from tests.conftest import Connect, Connection
-from tests.support.servers import Server
-from tests.support.sessions import PATIENT
+from tests.concurrency.conftest import make_tables
+from tests.conftest import Connection
+from tests.support.servers import SETTINGS, Server
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import plan, revert, rows, scalar, write
 from tests.support.waiting import wait_until
@@ -40,9 +37,8 @@ READERS = (
 )
 
 
-@pytest.fixture
-def written(db: Connection) -> Connection:
-    """Leave one invocation in conflict with another, one taken back, one that ran into nothing."""
+def write_and_revert(db: Connection) -> None:
+    """Leave an invocation in conflict with another, one without a key, one taken back."""
     db.execute("create table log (line text, n int); select agentundo.track('log')")
     write(db, "agent", "update deals set stage = 'Won'; delete from notes", run="run", step=1)
     write(db, "other", "update deals set owner = 'bot' where id = 1", run="run", step=2)
@@ -50,6 +46,12 @@ def written(db: Connection) -> Connection:
     write(db, "undone", "update deals set amount = 0 where id = 2", run="more")
     revert(db, "undone")
     db.execute("select agentundo.record_effect('agent', 'mail', 'none', 'a mail')")
+
+
+@pytest.fixture
+def written(db: Connection) -> Connection:
+    """Connect to a database in which there is something to look at."""
+    write_and_revert(db)
     return db
 
 
@@ -78,9 +80,9 @@ def test_everything_that_reads_works_in_a_read_only_transaction(
 @pytest.mark.core
 def test_revert_in_a_read_only_transaction_is_refused(written: Connection) -> None:
     before = snapshot(written, *TABLES)
+    written.execute("set default_transaction_read_only = on")
     for call in ("revert('logged')", "redo('undone')", "revert_run('run')"):
-        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction), written.transaction():
-            written.execute("set transaction read only")
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             written.execute(f"select agentundo.{call}".encode())
     assert_same(before, snapshot(written, *TABLES))
 
@@ -88,12 +90,37 @@ def test_revert_in_a_read_only_transaction_is_refused(written: Connection) -> No
 # On a hot standby -------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def primary(own_server: Server) -> Server:
-    """A server that standbys can follow."""
+class Standby(EmbeddedServer):
+    """A server that starts as a copy of another one and follows it."""
+
+    def __init__(self, primary: EmbeddedServer) -> None:
+        super().__init__(bindir=primary.bindir, settings=SETTINGS)
+        self._primary = primary
+
+    def _initdb(self) -> None:
+        command: list[str | Path] = [self.bindir / "pg_basebackup", "--checkpoint=fast"]
+        command += ["--write-recovery-conf", "--no-sync", f"--pgdata={self._directory / 'data'}"]
+        result = self._run([*command, f"--dbname={self._primary.dsn()}"])
+        assert result.returncode == 0, result.stdout.decode()
+
+
+@pytest.mark.core
+def test_everything_that_reads_works_on_a_hot_standby(own_server: Server) -> None:
     assert own_server.embedded is not None
-    with psycopg.connect(own_server.dsn(), autocommit=True) as conn:
-        assert scalar(conn, "show wal_level") == "replica"
-        assert scalar(conn, "show full_page_writes") == "off"
-        conn.execute("alter system set full_page_writes = on")
-    return own_server
+    with (
+        own_server.database(installed=True) as janitor,
+        closing(psycopg.connect(own_server.dsn(janitor.dbname), autocommit=True)) as primary,
+        Standby(own_server.embedded) as server,
+        closing(psycopg.connect(server.dsn(janitor.dbname), autocommit=True)) as standby,
+    ):
+        make_tables(primary)
+        write_and_revert(primary)
+        expected = answers(primary)
+        written = scalar(primary, "select pg_current_wal_insert_lsn()::text")
+        reached = "select pg_last_wal_replay_lsn() >= %s::pg_lsn"
+        wait_until(lambda: bool(scalar(standby, reached, written)), what="the standby")
+        assert scalar(standby, "select pg_is_in_recovery()")
+        assert answers(standby) == expected
+        for call in ("revert('logged')", "redo('undone')"):
+            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+                standby.execute(f"select agentundo.{call}".encode())
