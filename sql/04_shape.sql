@@ -11,7 +11,7 @@
 -- The type in which history keeps a column: no modifier (it would round), a domain's base type (its
 -- checks may have changed), an enum as text (its type may be dropped).
 create or replace function agentundo._history_type(type oid) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t pg_type;
@@ -34,7 +34,7 @@ $body$;
 
 -- How we name a table to people: always with its schema, quoted where needed.
 create or replace function agentundo._name(relation regclass) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format('%s.%I', relnamespace::regnamespace, relname) from pg_class where oid = relation
 $body$;
@@ -42,7 +42,7 @@ $body$;
 -- A fingerprint of what capture relies on: the columns in order, their types, what is generated, and
 -- which tables inherit.
 create or replace function agentundo._shape(relation regclass) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with recursive heir as (
     select i.inhrelid from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = relation and not c.relispartition
@@ -57,7 +57,7 @@ $body$;
 
 -- The best key: the primary key, else the narrowest unique index over columns that are all NOT NULL.
 create or replace function agentundo._best_key(relation regclass, out columns smallint[], out index regclass)
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select i.indkey::smallint[], i.indexrelid::regclass
   from pg_index i
@@ -81,26 +81,39 @@ $body$ select case when is_called then last_value else 0 end from agentundo._cha
 
 -- The columns of a tracked table that history knows, with their present names. Columns are followed
 -- by attribute number; after a logical copy, which renumbers them, by name until the next sync().
--- `live`: the table still has the column with a type that history can give back.
+-- `live`: the table has the column now, with this type. A column that history does not know yet, because
+-- it was added or retyped and no sync() has followed, stands here without a history column, as if it
+-- came after all changes.
 create or replace function agentundo._columns(
   tracked_id int, out history_column name, out attnum smallint, out name name, out type text,
   out since_change bigint, out until_change bigint, out live boolean)
-returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp as
+returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select c.history_column, coalesce(a.attnum, -abs(c.attnum)), coalesce(a.attname, c.name), c.type, c.since_change, c.until_change,
-         c.until_change is null and a.attnum is not null and agentundo._history_type(a.atttypid) = c.type
-  from agentundo._column c
-  join agentundo._tracked t on t.id = c.tracked
-  cross join agentundo._stamp s
-  left join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and c.attnum > 0
-   and case when s.own_xmin = s.xmin::text::bigint then a.attnum = c.attnum else a.attname = c.name end
-  where c.tracked = tracked_id
-  order by abs(c.attnum), c.since_change
+  with present as (
+    select a.attnum, a.attname, agentundo._history_type(a.atttypid) as type, s.own_xmin = s.xmin::text::bigint as by_number
+    from agentundo._tracked t
+    cross join agentundo._stamp s
+    join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+    where t.id = tracked_id),
+  stored as (
+    select c.history_column, coalesce(a.attnum, -abs(c.attnum)) as attnum, coalesce(a.attname, c.name) as name, c.type, c.since_change,
+      case when a.type = c.type or a.attnum is null then c.until_change else coalesce(c.until_change, 9223372036854775807) end as until_change,
+      c.until_change is null and a.type is not distinct from c.type as live
+    from agentundo._column c
+    left join present a on c.attnum > 0 and case when a.by_number then a.attnum = c.attnum else a.attname = c.name end
+    where c.tracked = tracked_id)
+  select x.history_column, x.attnum, x.name, x.type, x.since_change, x.until_change, x.live
+  from (
+    select * from stored
+    union all
+    select null, p.attnum, p.attname, p.type, 9223372036854775807, null, true
+    from present p where not exists (select from stored s where s.attnum = p.attnum and s.live)) x
+  order by abs(x.attnum), x.since_change
 $body$;
 
 -- The enum behind a type: itself, its base if it is a domain, its elements' if it is an array.
 create or replace function agentundo._enum(type oid) returns oid
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with recursive t as (
     select y.oid, y.typtype, y.typbasetype, y.typelem, y.typcategory from pg_type y where y.oid = type
@@ -114,7 +127,7 @@ $body$;
 -- reads the catalog: so the planner folds it away, once for each plan, and plans are thrown away by
 -- every ALTER of the table. In the hot path it costs nothing.
 create or replace function agentundo._shape_ok(member int) returns boolean
-language plpgsql immutable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql immutable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   m record;
@@ -147,7 +160,7 @@ $body$;
 
 -- Why a relation cannot be tracked; null: it can.
 create or replace function agentundo._why_not_trackable(relation regclass) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   c pg_class;
@@ -175,6 +188,8 @@ begin
     return 'it is a system catalog';
   elsif c.relnamespace::regnamespace::text in ('agentundo', 'agentundo_history') then
     return 'it is one of our own tables';
+  elsif not exists (select from pg_attribute a where a.attrelid = relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '') then
+    return 'it has no columns of its own to restore';
   elsif c.relispartition then
     return format('it is a partition; track its root %s', pg_partition_root(relation));
   elsif exists (select from pg_rewrite where ev_class = relation and ev_type <> '1') then

@@ -12,7 +12,7 @@
 -- Deputies -------------------------------------------------------------------------------------------
 
 create or replace function agentundo._deputy(relation regclass) returns regproc
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select p.oid::regproc
   from pg_class c
@@ -24,7 +24,7 @@ $body$;
 -- What a deputy can do. Its text is fixed here, it is created with the rights of whoever calls
 -- track(), and it belongs to the table's owner.
 create or replace function agentundo._create_deputy(owner name, ours name) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   name text := '_deputy_' || left(agentundo._digest(owner), 12);
@@ -32,7 +32,7 @@ declare
 begin
   execute format($create$
     create or replace function agentundo_history.%I(task text, relation regclass, argument text, state text) returns void
-    language plpgsql security definer set search_path = pg_catalog, pg_temp as
+    language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
     $deputy$
     -- Belongs to the owner of tracked tables; only agentundo may call it. It puts our triggers on,
     -- takes them off, grants us row access, and switches a trigger off and on around a revert.
@@ -52,6 +52,8 @@ begin
             argument);
         when 'grant' then
           execute format('grant select, insert, update, delete on %%s to %%I', relation, argument);
+        when 'usage' then
+          execute format('grant usage on schema %%s to %%I', state, argument);
         when 'grant select' then
           execute format('grant select on %%s to %%I', relation, argument);
         when 'revoke' then
@@ -69,7 +71,7 @@ end
 $body$;
 
 create or replace function agentundo._admit(role name, admit boolean) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   if not pg_has_role(agentundo._caller(), role, 'member') then
@@ -81,7 +83,7 @@ $body$;
 
 -- Runs with the caller's rights, on purpose: only who may act for the table's owner can deputize us.
 create or replace function agentundo._deputize(relation regclass) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   owner name := (select pg_get_userbyid(relowner) from pg_class where oid = relation);
@@ -125,7 +127,7 @@ end
 $body$;
 
 create or replace function agentundo._by_deputy(task text, relation regclass, argument text, state text default null) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   deputy regproc := agentundo._deputy(relation);
@@ -146,7 +148,7 @@ $body$;
 -- Notes what the labels of enum columns are called. A label with another name at the same place in the
 -- order was renamed; after a logical copy, which numbers the places anew, they are matched by name once.
 create or replace function agentundo._sync_labels(tracked_id int, copied boolean) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   number bigint := agentundo._last_change();
@@ -180,7 +182,7 @@ $body$;
 
 -- The tables at the other ends of a table's foreign keys: a revert looks there for parents and dependents.
 create or replace function agentundo._relatives(relation regclass) returns setof regclass
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select distinct case when c.conrelid = relation then c.confrelid else c.conrelid end::regclass
   from pg_constraint c where c.contype = 'f' and c.conparentid = 0 and relation in (c.conrelid, c.confrelid)
@@ -188,7 +190,7 @@ $body$;
 
 -- The schemas of a table, and of the types of its columns, that we cannot look into yet.
 create or replace function agentundo._out_of_reach(relation regclass, ours name) returns setof regnamespace
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select distinct n::regnamespace
   from (
@@ -205,7 +207,7 @@ $body$;
 -- Makes everything of ours agree with the table as it is now. Idempotent, adds only.
 -- Takes SHARE ROW EXCLUSIVE on the relations whose triggers it has to create.
 create or replace function agentundo._sync(tracked_id int) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
@@ -240,6 +242,12 @@ begin
   end if;
 
   for schema in select agentundo._out_of_reach(t.relation, ours) loop
+    begin
+      perform agentundo._by_deputy('usage', t.relation, ours, schema::text);
+    exception when insufficient_privilege then
+      null;
+    end;
+    continue when has_schema_privilege(ours, schema, 'usage');
     perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s may not look into schema %s', t.relation, ours, schema),
       format('Run "grant usage on schema %s to %I" as the owner of the schema.', schema, ours),
       jsonb_build_object('relation', t.relation::text, 'reason', format('schema %s', schema)));
@@ -332,7 +340,7 @@ end
 $body$;
 
 create or replace function agentundo._levels(root regclass, kind text) returns setof regclass
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select root where kind <> 'partitioned'
   union all
@@ -341,7 +349,7 @@ $body$
 $body$;
 
 create or replace function agentundo._drop_triggers(relation regclass) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   name text;
@@ -359,7 +367,7 @@ $body$;
 -- Public ----------------------------------------------------------------------------------------------
 
 create or replace function agentundo._track(relation regclass, capture text) returns setof regclass
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   reason text := agentundo._why_not_trackable(relation);
@@ -458,7 +466,7 @@ comment on function agentundo.track_schema(regnamespace, text) is
   'Tracks every table of a schema, now and later: tables created afterwards are tracked by an event trigger, or reported as errors by check() where there is none. Locks each table shortly; changes no row.';
 
 create or replace function agentundo._remember_schema(schema regnamespace, capture text) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   if not has_schema_privilege(agentundo._caller(), schema, 'create') then
@@ -470,7 +478,7 @@ end
 $body$;
 
 create or replace function agentundo.untrack(relation regclass, keep_history boolean default true) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
@@ -486,7 +494,9 @@ begin
   end if;
   for level in select mb.relation, mb.id from agentundo._member mb where mb.tracked = t.id loop
     perform agentundo._drop_triggers(level.relation);
-    perform agentundo._by_deputy('revoke', level.relation, ours);
+    if not keep_history then  -- else it can still be reverted
+      perform agentundo._by_deputy('revoke', level.relation, ours);
+    end if;
     execute format('drop function if exists agentundo.%I()', '_capture_' || level.id);
   end loop;
   delete from agentundo._member mb where mb.tracked = t.id;
@@ -506,7 +516,7 @@ comment on function agentundo.untrack(regclass, boolean) is
   'Takes our triggers off a table; later writes are not captured. History stays and can still be reverted, unless keep_history is false: then it is destroyed and nothing of this table can be undone any more.';
 
 create or replace function agentundo.sync(relation regclass default null) returns setof regclass
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
@@ -537,7 +547,7 @@ comment on function agentundo.sync(regclass) is
 
 -- Event triggers call these where they exist (16_grants.sql); DDL of yours never fails because of us.
 create or replace function agentundo._on_ddl() returns event_trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   id int;
@@ -579,7 +589,7 @@ $body$;
 
 -- The tables from which a table inherits, over all generations; not those of which it is a partition.
 create or replace function agentundo._ancestors(relation oid) returns setof regclass
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with recursive up as (
     select i.inhparent from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhrelid = relation and not c.relispartition
@@ -589,7 +599,7 @@ $body$
 $body$;
 
 create or replace function agentundo._track_new(relation regclass, capture text) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   if agentundo._why_not_trackable(relation) is null then
@@ -602,7 +612,7 @@ end
 $body$;
 
 create or replace function agentundo._on_drop() returns event_trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t record;

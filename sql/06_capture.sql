@@ -21,7 +21,7 @@
 -- Is the session one of an agent's, by role? Exact, for the rare case that the quick test in the
 -- trigger cannot decide: pg_has_role() calls a superuser a member of everything.
 create or replace function agentundo._is_agent() returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with recursive member as (
     select oid from pg_roles where rolname in (session_user, agentundo._caller())
@@ -32,14 +32,14 @@ $body$;
 
 -- Agents that set nothing: each of their transactions is an invocation, each of their sessions a run.
 create or replace function agentundo._implicit_invocation() returns text
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format('%s-tx-%s', node, pg_current_xact_id()) from agentundo._stamp
 $body$;
 
 -- The session's name is made once and kept in the session: when it began is hidden from us.
 create or replace function agentundo._implicit_run() returns text
-language sql volatile security definer set search_path = pg_catalog, pg_temp as
+language sql volatile security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select coalesce(agentundo._setting('agentundo.session'),
     set_config('agentundo.session', format('%s-session-%s', s.node, gen_random_uuid()), false))
@@ -49,7 +49,7 @@ $body$;
 -- While a revert restores rows, their images exist already: count instead of storing. The setting is
 -- only a hint, the row in `_restoring`, which nobody but us can write, decides. `true`: counted.
 create or replace function agentundo._counted(tracked_id int, op "char", n bigint) returns boolean
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   if not exists (select from agentundo._restoring r where r.xid = pg_current_xact_id()) then
@@ -65,7 +65,7 @@ end
 $body$;
 
 create or replace function agentundo._refuse_id(id text) returns void
-language plpgsql immutable set search_path = pg_catalog, pg_temp as
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   perform agentundo._check_id(id, 'value of agent.invocation');
@@ -74,7 +74,7 @@ $body$;
 
 -- Generates the capture function of one relation and returns its name.
 create or replace function agentundo._make_capture(t agentundo._tracked, m agentundo._member) returns text
-language plpgsql set search_path = pg_catalog, pg_temp as
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   name text := format('agentundo.%I', '_capture_' || m.id);
@@ -85,6 +85,7 @@ declare
   new_values text;
   exit_early text;
   tail text;
+  images text;
   images_old text;
   images_new text;
   change text;
@@ -144,12 +145,12 @@ begin
   if t.kind <> 'inherited' then
     change := format(change, 'agentundo_op',
       format('(select pg_catalog.count(*) from %%s agentundo_row where agentundo._shape_ok(%s)) agentundo_counted (n) where agentundo_counted.n operator(pg_catalog.>) 0', m.id));
-    images_old := format($sql$
+    images := $sql$
       insert into %s (_change, _image%s)
-      select agentundo_change, 'O'%s from (
-        select %s from agentundo_old agentundo_row union all select agentundo_row.* from agentundo_old agentundo_row where false) agentundo_row;$sql$,
-      t.history, history_list, picked, shaped);
-    images_new := replace(replace(images_old, '''O''', '''N'''), 'agentundo_old', 'agentundo_new');
+      select agentundo_block.agentundo_change, %L%s from (
+        select %s from %s agentundo_row union all select agentundo_row.* from %6$s agentundo_row where false) agentundo_row;$sql$;
+    images_new := format(images, t.history, history_list, 'N', picked, shaped, 'agentundo_new');
+    images_old := format(images, t.history, history_list, 'O', picked, shaped, 'agentundo_old');
     body := format($sql$
     if agentundo_op operator(pg_catalog.=) 'I' then%s
       if agentundo_change is null then return null; end if;%s
@@ -173,9 +174,9 @@ begin
     change := format(change, 'agentundo_op',
       format('(select 1 where agentundo._shape_ok(%s) or exists (select from only %s)) agentundo_counted (n)', m.id, m.relation));
     images_old := format('
-      insert into %s (_change, _image%s) values (agentundo_change, ''O''%s);', t.history, history_list, coalesce(', ' || old_values, ''));
+      insert into %s (_change, _image%s) values (agentundo_block.agentundo_change, ''O''%s);', t.history, history_list, coalesce(', ' || old_values, ''));
     images_new := format('
-      insert into %s (_change, _image%s) values (agentundo_change, ''N''%s);', t.history, history_list, coalesce(', ' || new_values, ''));
+      insert into %s (_change, _image%s) values (agentundo_block.agentundo_change, ''N''%s);', t.history, history_list, coalesce(', ' || new_values, ''));
     body := format($sql$%s
     if agentundo_op operator(pg_catalog.<>) 'I' then%s
     end if;
@@ -195,6 +196,7 @@ begin
   body := format($plpgsql$
 #variable_conflict use_column
 -- Generated by agentundo._make_capture(), rebuilt by agentundo.sync().
+<<agentundo_block>>
 declare
   agentundo_tag pg_catalog.text := pg_catalog.current_setting('agent.invocation', true);
   agentundo_run pg_catalog.text;
@@ -220,7 +222,7 @@ $body$;
 -- TRUNCATE destroys rows without naming them: they are copied before. Only relations that hold rows
 -- themselves copy, each its own; under READ COMMITTED alone does our look see all that goes.
 create or replace function agentundo._capture_truncate() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set row_security = off as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
   tag text := agentundo._setting('agent.invocation');
@@ -282,7 +284,7 @@ $body$;
 -- stands on the root and is switched off on all partitions that we know, so that it speaks only in
 -- one that we have not seen: there a tagged write would have been missed.
 create or replace function agentundo._unknown_partition() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   if agentundo._setting('agent.invocation') is not null or agentundo._is_agent() then
@@ -295,7 +297,7 @@ end
 $body$;
 
 create or replace function agentundo._make_triggers(t agentundo._tracked, m agentundo._member, capture_function text) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   w record;

@@ -8,13 +8,13 @@
 -- The table as it stands in a FROM clause: its own rows, and those of its partitions, but not of tables
 -- that inherit, which are tracked for themselves.
 create or replace function agentundo._from(t agentundo._tracked) returns text
-language sql immutable set search_path = pg_catalog, pg_temp as
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$ select case when t.kind = 'inherited' then 'only ' else '' end || t.relation::text $body$;
 
 -- The equality operator of a type's default btree class, qualified: `=` is looked up along the
 -- search_path, and citext, ltree and others live in schemas that ours does not name.
 create or replace function agentundo._equal(type oid) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with base as (
     select coalesce(nullif(t.typbasetype, 0), t.oid) as oid from pg_type t where t.oid = type)
@@ -33,7 +33,7 @@ $body$;
 -- May a value kept in history as `old` be given back as `new` without a loss? Then a retyped column
 -- can still be restored.
 create or replace function agentundo._widens(old text, new text) returns boolean
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select old = new
     or exists (
@@ -47,7 +47,7 @@ $body$;
 -- Has a label of this enum column been renamed since it was tracked? Nearly never, and then its images
 -- are read as they are.
 create or replace function agentundo._renamed_labels(tracked_id int, attnum smallint) returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select exists (
     select from agentundo._label l
@@ -59,7 +59,7 @@ $body$;
 
 -- An enum label of change number `change` as it is called today: it kept its place in the order.
 create or replace function agentundo._label_now(tracked_id int, attnum smallint, label text, change bigint) returns text
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select coalesce((
     select e.enumlabel::text
@@ -74,7 +74,7 @@ $body$;
 
 -- The same for arrays of labels, keeping their dimensions and bounds.
 create or replace function agentundo._label_now(tracked_id int, attnum smallint, labels text[], change bigint) returns text[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   old record;
@@ -95,7 +95,7 @@ $body$;
 -- lived then; `known` is a condition that the image has it at all, null where every image does.
 create or replace function agentundo._image_columns(tracked_id int, alias text, change text)
 returns table (attnum smallint, name name, type text, value text, known text)
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with piece as (
     select c.*, first_value(c.type) over w as newest_type, bool_or(c.live) over w as lives
@@ -103,24 +103,32 @@ $body$
     window w as (partition by c.attnum order by c.since_change desc)),
   usable as (
     select p.*, bool_and(agentundo._widens(p.type, p.newest_type)) over (partition by p.attnum order by p.since_change desc) as usable
-    from piece p where p.lives)
-  select u.attnum, (array_agg(u.name order by u.since_change desc))[1], min(u.newest_type),
-    case when agentundo._renamed_labels(tracked_id, u.attnum) then
-        format('agentundo._label_now(%s, %s::smallint, %I.%I, %s)', tracked_id, u.attnum, alias, (array_agg(u.history_column order by u.since_change desc))[1], change)
-      when count(*) = 1 then min(format('%I.%I', alias, u.history_column))
-      else 'case' || string_agg(format(' when %s > %s then %I.%I%s', change, u.since_change, alias, u.history_column,
-             case when u.type <> u.newest_type then '::' || u.newest_type else '' end), '' order by u.since_change desc) || ' end' end,
-    case when min(u.since_change) > 0 then format('%s > %s', change, min(u.since_change)) end
-  from usable u where u.usable
-  group by u.attnum
+    from piece p where p.lives),
+  merged as (
+    select u.attnum, (array_agg(u.name order by u.since_change desc))[1] as name, min(u.newest_type) as type,
+      count(u.history_column) as pieces, count(*) as every, min(u.history_column) as only_one,
+      (array_agg(u.history_column order by u.since_change desc) filter (where u.history_column is not null))[1] as newest,
+      string_agg(format(' when %s > %s then %I.%I%s', change, u.since_change, alias, u.history_column,
+        case when u.type <> u.newest_type then '::' || u.newest_type else '' end), '' order by u.since_change desc) filter (where u.history_column is not null) as branches,
+      min(u.since_change) as since_change
+    from usable u where u.usable
+    group by u.attnum)
+  select m.attnum, m.name, m.type,
+    case when m.pieces = 0 then 'null::' || m.type
+      when agentundo._renamed_labels(tracked_id, m.attnum) then
+        format('agentundo._label_now(%s, %s::smallint, %I.%I, %s)', tracked_id, m.attnum, alias, m.newest, change)
+      when m.every = 1 then format('%I.%I', alias, m.only_one)
+      else 'case' || m.branches || ' end' end,
+    case when m.pieces = 0 then 'false' when m.since_change > 0 then format('%s > %s', change, m.since_change) end
+  from merged m
 $body$;
 
 create or replace function agentundo._table_column(alias text, name name, type text) returns text
-language sql immutable set search_path = pg_catalog, pg_temp as
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$ select format('%I.%I::%s', alias, name, type) $body$;
 
 create or replace function agentundo._comparable(expression text, type text, by_value boolean) returns text
-language sql immutable set search_path = pg_catalog, pg_temp as
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select case
     when not by_value then expression
@@ -134,7 +142,7 @@ $body$;
 -- from nothing. `by_value`: for relations rewritten since, where ALTER TABLE may have padded or rescaled.
 create or replace function agentundo._image_row(
   tracked_id int, alias text, change text, table_alias text default null, by_value boolean default false) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select 'row(' || coalesce(string_agg(agentundo._comparable(
       case when i.known is null then i.value
@@ -145,7 +153,7 @@ $body$
 $body$;
 
 create or replace function agentundo._table_row(tracked_id int, alias text, by_value boolean default false) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select 'row(' || coalesce(string_agg(agentundo._comparable(agentundo._table_column(alias, c.name, c.type), c.type, by_value), ', ' order by c.attnum), '') || ')::record'
   from agentundo._columns(tracked_id) c where c.live
@@ -155,7 +163,7 @@ $body$;
 create or replace function agentundo._key(
   tracked_id int, out place int, out attnum smallint, out name name, out history_column name,
   out base_type text, out equal text)
-returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp as
+returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select k.n::int, c.attnum, c.name, c.history_column, format_type(a.atttypid, -1), agentundo._equal(a.atttypid)
   from agentundo._tracked t
@@ -166,6 +174,6 @@ $body$
   where t.id = tracked_id
     -- A key column that was retyped since, came later or whose labels were renamed cannot find old images
     -- by a join; then whole rows are compared.
-    and (select bool_and(x.since_change = 0 and not agentundo._renamed_labels(t.id, x.attnum)) from agentundo._columns(t.id) x join unnest(b.columns) y (attnum) on y.attnum = x.attnum)
+    and (select bool_and(x.since_change = 0 and x.history_column is not null and not agentundo._renamed_labels(t.id, x.attnum)) from agentundo._columns(t.id) x join unnest(b.columns) y (attnum) on y.attnum = x.attnum)
 $body$;
 

@@ -19,7 +19,7 @@
 -- Is the role bound by row-level security on this table? The rule of PostgreSQL itself: not where
 -- it is off, not for BYPASSRLS and superusers, not for the owner unless it is forced upon him.
 create or replace function agentundo._rls_binds(relation regclass, role name) returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select c.relrowsecurity and not r.rolsuper and not r.rolbypassrls
      and (c.relforcerowsecurity or not pg_has_role(role, c.relowner, 'usage'))
@@ -29,7 +29,7 @@ $body$;
 
 -- A text expression as jsonb, cut after `cap` characters.
 create or replace function agentundo._cut_sql(expr text, cap int) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$to_jsonb(case when octet_length(%1$s) <= %2$s or length(%1$s) <= %2$s then %1$s
     else left(%1$s, %2$s) || %3$L || length(%1$s) || ' characters, ' || to_hex(hashtextextended((%1$s) collate "C", 0)) || ')' end)$sql$,
@@ -38,7 +38,7 @@ $body$;
 
 -- Values whose text may be far longer than they are: beyond a megabyte only their size is shown.
 create or replace function agentundo._bulky_sql(expr text, cap int) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$case when pg_column_size(%1$s) > 1000000 then to_jsonb('(' || pg_column_size(%1$s) || ' bytes)') else %2$s end$sql$,
     expr, agentundo._cut_sql(expr || '::text', cap))
@@ -48,14 +48,15 @@ $body$;
 -- a history column. Numbers and booleans stay what they are (NaN and Infinity become strings), dates
 -- and times are ISO 8601 whatever DateStyle says, the rest is text.
 create or replace function agentundo._value_sql(expr text, type text, cap int default 1000) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select case
     when type in ('boolean', 'smallint', 'integer', 'bigint', 'real', 'double precision', 'date',
                   'timestamp without time zone', 'timestamp with time zone') then
       format('to_jsonb(%s)', expr)
     when type = 'numeric' then
-      format('case when pg_column_size(%1$s) <= %2$s then to_jsonb(%1$s) else %3$s end', expr, cap / 4, agentundo._cut_sql(expr || '::text', cap))
+      -- as a number only where every client can read it as one
+      format('case when %1$s between -1e300 and 1e300 and scale(%1$s) <= 300 then to_jsonb(%1$s) else %2$s end', expr, agentundo._cut_sql(expr || '::text', cap))
     when type in ('text', 'character varying', 'bpchar') then
       agentundo._cut_sql(expr || '::text', cap)
     when type = 'bytea' then
@@ -77,7 +78,7 @@ $body$;
 
 -- May the caller do what the owner of the schema may? Superusers, the owner, its members.
 create or replace function agentundo._owner() returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select pg_has_role(agentundo._caller(), nspowner, 'usage') from pg_namespace where nspname = 'agentundo'
 $body$;
@@ -89,7 +90,7 @@ $body$;
 create or replace function agentundo._shown(
   tracked_id int, alias text, side text, out attnum smallint, out name name, out is_key boolean,
   out readable boolean, out value text)
-returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp as
+returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with tracked as (
     select t.history, t.relation, c.oid is not null as present,
@@ -116,7 +117,7 @@ $body$;
 
 -- jsonb_build_object() takes a hundred arguments: wide tables are put together from pieces.
 create or replace function agentundo._object_sql(names text[], expressions text[]) returns text
-language sql immutable set search_path = pg_catalog, pg_temp as
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select coalesce('(' || string_agg(piece, ' || ' order by n) || ')', '''{}''::jsonb')
   from (
@@ -128,7 +129,7 @@ $body$;
 -- A row as jsonb, in the columns that the caller may read. `side` is 'history' (alias.c1 ...) or
 -- 'table' (alias."name").
 create or replace function agentundo._json_sql(tracked_id int, alias text, side text) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._object_sql(array_agg(s.name::text order by s.attnum), array_agg(s.value order by s.attnum))
   from agentundo._shown(tracked_id, alias, side) s where s.readable
@@ -136,7 +137,7 @@ $body$;
 
 -- The key of a row as jsonb, in the columns that the caller may read.
 create or replace function agentundo._key_sql(tracked_id int, alias text, side text) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._object_sql(array_agg(s.name::text order by s.attnum), array_agg(s.value order by s.attnum))
   from agentundo._shown(tracked_id, alias, side) s where s.readable and s.is_key
@@ -144,7 +145,7 @@ $body$;
 
 -- The same whatever the caller may read: to tell rows apart, never to be shown.
 create or replace function agentundo._identity_sql(tracked_id int, alias text, side text) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._object_sql(array_agg(s.name::text order by s.attnum), array_agg(s.value order by s.attnum))
   from agentundo._shown(tracked_id, alias, side) s where s.is_key
@@ -212,7 +213,7 @@ comment on view agentundo.invocations is
 
 -- Every invocation of a run. A recorded run wins over the setting under which it wrote.
 create or replace function agentundo._run_invocations(run text) returns text[]
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select array(
     select i.id from agentundo._invocation i where i.run = _run_invocations.run
@@ -262,7 +263,7 @@ comment on view agentundo.effects is
 -- from their newest end and stops when there are enough: a long history costs nothing. The scopes that
 -- changes carry decide here; the caller looks again at those that were recorded.
 create or replace function agentundo._newest(scope text, anywhere boolean, number int) returns text[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   wanted text := case when anywhere then 'true' when scope is null then 'x.scope is null' else 'x.scope = $1' end;
@@ -285,7 +286,7 @@ end
 $body$;
 
 create or replace function agentundo._undoable(scope text, run text, number int) returns setof agentundo.undoable_row
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   wanted text := agentundo._scope(scope);
@@ -335,7 +336,7 @@ end
 $body$;
 create or replace function agentundo.undoable(scope text default null, run text default null, "limit" int default 20)
 returns setof agentundo.undoable_row
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$ select * from agentundo._undoable(scope, run, "limit") $body$;
 comment on function agentundo.undoable(text, text, int) is
   'What an undo button asks: the newest invocations of a scope (or of one run), each run before its invocations, whether revert() would take anything back, and if not why. Changes nothing.';
@@ -344,7 +345,7 @@ comment on function agentundo.undoable(text, text, int) is
 
 -- The tracked table behind a name that a caller gave; a partition stands for its root.
 create or replace function agentundo._tracked_table(relation regclass) returns agentundo._tracked
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
@@ -362,7 +363,7 @@ $body$;
 
 -- History of a table is for those who see all of its rows, and at least one of its columns.
 create or replace function agentundo._require_sight(t agentundo._tracked) returns void
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   if coalesce(agentundo._rls_binds(t.relation, agentundo._caller()), false) then
@@ -378,7 +379,7 @@ $body$;
 -- A condition on the alias: this is the row with the key in the jsonb expression `param`. Keys are
 -- compared by the equality of their own type; where there is no key to compare, by what is shown.
 create or replace function agentundo._match_sql(tracked_id int, alias text, side text, param text) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   return coalesce(
@@ -393,7 +394,7 @@ end
 $body$;
 
 create or replace function agentundo._check_key(t agentundo._tracked, key jsonb) returns void
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   wanted text[];
@@ -412,7 +413,7 @@ $body$;
 -- `changes` is a query for (change, source, inverted), `matching` a condition on history alias h.
 -- Rows without a key pair with their equals, as often as they occur.
 create or replace function agentundo._pairs_sql(t agentundo._tracked, changes text, matching text) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$
     select g.change, g.key, p.item, p.before, p.after
@@ -430,13 +431,13 @@ $body$;
 
 -- The columns that a caller may read, in the order of the table.
 create or replace function agentundo._shown_names(tracked_id int) returns text[]
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select coalesce(array_agg(s.name::text order by s.attnum), '{}') from agentundo._shown(tracked_id, 'x', 'history') s where s.readable
 $body$;
 
 create or replace function agentundo.diff(invocation text, scope text default null) returns setof agentundo.diff_row
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
@@ -470,7 +471,7 @@ comment on function agentundo.diff(text, text) is
   'What an invocation did, column by column, statement by statement: for updates only the columns that changed, for inserted and deleted rows all. Shows what the caller may SELECT, changes nothing.';
 
 create or replace function agentundo.row_history(relation regclass, key jsonb) returns setof agentundo.history_row
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked := agentundo._tracked_table(relation);
@@ -499,13 +500,13 @@ comment on function agentundo.row_history(regclass, jsonb) is
 
 -- An opaque version string: which write, in this copy of the database. A restored dump is another copy.
 create or replace function agentundo._version(writes text) returns text
-language sql stable strict security definer set search_path = pg_catalog, pg_temp as
+language sql stable strict security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select left(encode(sha256(convert_to(format('%s %s %s', s.node, s.xmin, writes), 'UTF8')), 'hex'), 20) from agentundo._stamp s
 $body$;
 
 create or replace function agentundo.row_version(relation regclass, key jsonb) returns text
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set row_security = off as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
   t agentundo._tracked := agentundo._tracked_table(relation);

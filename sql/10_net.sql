@@ -16,7 +16,7 @@
 -- Is a change somebody else's write? A change that a standing revert took back and that revert's own
 -- change cancel each other, as if neither had been. A condition over the alias, as text.
 create or replace function agentundo._stranger_sql(alias text) returns text
-language sql immutable set search_path = pg_catalog, pg_temp as
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$(
     not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing where u.change = %1$I.change)
@@ -26,7 +26,7 @@ $body$;
 -- The versions that reverts have left in a table ($1): a row that an undo brought to the very image
 -- that our set had left is as our set left it.
 create or replace function agentundo._undo_versions_sql() returns text
-language sql immutable set search_path = pg_catalog, pg_temp as
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.tracked = $1'
 $body$;
@@ -34,7 +34,7 @@ $body$;
 -- The part of the statement that both kinds of tables begin with: the changes of the set ($2) and of
 -- its reverts and redos ($3), and their images.
 create or replace function agentundo._net_head(history regclass, key_list text) returns text
-language sql immutable set search_path = pg_catalog, pg_temp as
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$
   with change as materialized (
@@ -51,7 +51,7 @@ $body$;
 
 -- Changes up to this number are compared by image alone: their xmins come from before a logical copy.
 create or replace function agentundo._trusted_after() returns bigint
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select case when s.own_xmin = s.xmin::text::bigint then s.trusted_after else 9223372036854775807 end
   from agentundo._stamp s
@@ -61,7 +61,7 @@ $body$;
 -- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
 -- cancel out are not reported.
 create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[], settled bigint[]) returns setof agentundo._decision
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set row_security = off as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
   t agentundo._tracked;
@@ -89,19 +89,24 @@ begin
 end
 $body$;
 
--- A condition that is true for images older than a change of type that cannot be undone for values.
-create or replace function agentundo._retyped(tracked_id int, change text) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+-- A condition that is true for images older than a change of type that cannot be undone for values, and
+-- for rows of which the set wrote some images before a column was added and some after.
+create or replace function agentundo._retyped(tracked_id int, change text, before_change text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select coalesce((
-    select change || ' <= ' || max(old.until_change)
-    from agentundo._columns(tracked_id) old
-    join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
-    where old.until_change is not null and not agentundo._widens(old.type, new.type)), 'false')
+  select concat_ws(' or ', 'false',
+    (select format('%s <= %s', change, max(old.until_change))
+     from agentundo._columns(tracked_id) old
+     join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
+     where old.until_change is not null and not agentundo._widens(old.type, new.type)
+     having max(old.until_change) is not null),
+    (select string_agg(format('%1$s <= %2$s and %3$s > %2$s', before_change, c.since_change, change), ' or ')
+     from agentundo._columns(tracked_id) c
+     where c.live and c.since_change > 0 and c.history_column is not null))
 $body$;
 
 create or replace function agentundo._net_keyed_sql(t agentundo._tracked) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   h_keys text; keys text; plain text; same_chain text; same_foreign text; to_table text;
@@ -139,7 +144,7 @@ begin
       min(change) filter (where old) as old_change, max(change) filter (where not old) as new_change
     from whole group by id, xid, says),
   linked as (  -- one contiguous walk per transaction
-    select id, xid, count(*) filter (where surplus > 0) as starts
+    select id, xid, coalesce(sum(surplus) filter (where surplus > 0), 0) as starts
     from balance group by id, xid),
   hop as (     -- (before, after) steps in order: one per transaction, or one per change where it is not contiguous
     select l.id, min(w.change) as first_change, max(w.change) as last_change,
@@ -193,7 +198,8 @@ begin
     from agentundo._change f join %2$s h on h._change = coalesce(f.source, f.change)
     where f.tracked = $1 and f.change = any ($5) group by %20$s),
   compared as (
-    select n.*, st.change > n.change as settled, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version, ac.operation,
+    select n.*, st.change > n.change as settled, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
+      n.before is null and n.after is not null and bc.operation = 'U' or n.after is null and n.before is not null and ac.operation = 'U' as moved,
       a.matches, b.matches as back,
       (n.change <= $4 or (ac.filenode is not null and r.ctid is not null and ac.filenode <> pg_relation_filenode(r.tableoid))) as by_value,
       l.k1 is not null as written_again
@@ -202,6 +208,7 @@ begin
     left join later l on %17$s
     left join settled st on %21$s
     left join change ac on ac.change = n.after_change
+    left join change bc on bc.change = n.before_change
     left join lateral (select case when n.change <= $4 or (ac.filenode is not null and ac.filenode <> pg_relation_filenode(r.tableoid))
         then %11$s operator(pg_catalog.*=) %12$s else %13$s operator(pg_catalog.*=) %14$s end as matches
       from %2$s h where h.ctid = n.after and r.ctid is not null offset 0) a on true
@@ -216,13 +223,13 @@ begin
     case when before is not null then before_change end, case when after is not null then after_change end,
     case when before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when after is null and cur is null then 'insert'
       when cur is null then 'insert' else 'update' end,
-    case when %16$s and settled is not true then 'conflict'
+    case when (%16$s) and settled is not true then 'conflict'
       when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
-    case when %16$s and settled is not true then 'schema_changed'
+    case when (%16$s) and settled is not true then 'schema_changed'
       when segments > 1 and first_status = 'ok' then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
     null::text[], null::jsonb,
-    case when operation = 'U' and (before is null or after is null) then 'moved' end,
+    case when moved then 'moved' end,
     case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status) end
   from (
     select *,
@@ -241,7 +248,7 @@ begin
     agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), agentundo._table_row(t.id, 'r', true),
     agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), agentundo._table_row(t.id, 'r'),
     agentundo._image_row(t.id, 'h', 'n.before_change', 'r'),
-    agentundo._retyped(t.id, 'change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'), agentundo._undo_versions_sql(), agentundo._stranger_sql('f'),
+    agentundo._retyped(t.id, 'change', 'before_change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'), agentundo._undo_versions_sql(), agentundo._stranger_sql('f'),
     (select string_agg(format('h.%I', history_column), ', ' order by place) from agentundo._key(t.id)),
     (select string_agg(format('st.%I %s n.k%s', history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(base_type)))), place), ' and ' order by place) from agentundo._key(t.id)));
 end
@@ -249,7 +256,7 @@ $body$;
 
 -- Tables without a key: rows are told apart by what they say, and equal ones are counted.
 create or replace function agentundo._net_keyless_sql(t agentundo._tracked) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._net_head(t.history, '') || format($sql$,
   every as (

@@ -10,7 +10,7 @@
 -- table of a foreign key.
 
 create or replace function agentundo._base(type oid) returns oid
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with recursive b as (
     select t.oid, t.typtype, t.typbasetype from pg_type t where t.oid = type
@@ -24,7 +24,7 @@ $body$;
 -- a delta column loses what the set had added to it.
 create or replace function agentundo._target_columns(tracked_id int)
 returns table (attnum smallint, name name, value text, declared text, identity "char")
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with col as (
     select i.*, format_type(agentundo._base(a.atttypid), -1) as base_type, format_type(a.atttypid, a.atttypmod) as declared,
@@ -52,7 +52,7 @@ $body$;
 -- The set's rows as the revert would leave them, one SELECT per table: columns under the table's own
 -- names (generated ones computed) behind ours, which begin with agentundo_. `decisions` is the parameter that holds them.
 create or replace function agentundo._target_sql(tracked_id int, decisions text) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
@@ -81,16 +81,31 @@ $body$;
 
 -- The tracked table that holds rows of a relation, if any.
 create or replace function agentundo._tracked_of(relation regclass) returns int
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select coalesce(
     (select m.tracked from agentundo._member m where m.relation = $1),
     (select x.id from agentundo._tracked x where x.relation = $1))
 $body$;
 
+-- The search_path that functions of a table's owner count on when they run in constraints and triggers:
+-- the one that is set for him or for the database, never the caller's, since they run with our rights.
+create or replace function agentundo._users_path(relation regclass) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce((
+    select substr(setting, length('search_path=') + 1)
+    from pg_db_role_setting s
+    cross join lateral unnest(s.setconfig) setting
+    where setting like 'search\_path=%' and s.setrole in (0, (select c.relowner from pg_class c where c.oid = relation))
+      and s.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
+    order by s.setrole <> 0 desc, s.setdatabase <> 0 desc
+    limit 1), '"$user", public')
+$body$;
+
 -- Restored rows that break a CHECK, a NOT NULL or a domain that came or was tightened since.
 create or replace function agentundo._broken_sql(t agentundo._tracked) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with rule as (
     select c.conname::text as name, format('(%s) is false', pg_get_expr(c.conbin, c.conrelid)) as broken
@@ -110,8 +125,9 @@ $body$
     left join pg_constraint c on c.contypid = y.oid and c.contype = 'c'
     where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and (c.oid is not null or y.typnotnull))
   select format($sql$
+    with path as materialized (select set_config('search_path', $2, true))
     select agentundo_place, 'constraint', broken, %L, null::bigint, null::int
-    from (select agentundo_row.agentundo_place, case%s end as broken from (%s) agentundo_row) agentundo_judged
+    from path, lateral (select agentundo_row.agentundo_place, case%s end as broken from (%s) agentundo_row offset 0) agentundo_judged
     where broken is not null$sql$,
     t.relation::text, coalesce(string_agg(format(' when %s then %L', broken, name), ''), ' when false then ''''' ), agentundo._target_sql(t.id, '$1'))
   from rule
@@ -119,7 +135,7 @@ $body$;
 
 -- Restored values of a unique index or exclusion constraint that a row outside of the plan holds now.
 create or replace function agentundo._taken_sql(t agentundo._tracked, index regclass) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   i pg_index;
@@ -155,7 +171,7 @@ $body$;
 
 -- Rows that point at a row which would be deleted or lose the value they point at.
 create or replace function agentundo._dependents_sql(t agentundo._tracked, con oid) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   c pg_constraint;
@@ -205,7 +221,7 @@ $body$;
 
 -- Restored rows whose parent would not be there.
 create or replace function agentundo._missing_sql(t agentundo._tracked, con oid) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   c pg_constraint;
@@ -240,7 +256,7 @@ end
 $body$;
 
 create or replace function agentundo._readable(relation regclass) returns boolean
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select has_table_privilege(relation, 'select') and not row_security_active(relation)
     and has_schema_privilege((select c.relnamespace from pg_class c where c.oid = relation), 'usage')
@@ -250,7 +266,7 @@ $body$;
 -- cascade finds who wrote it.
 create or replace function agentundo._obstacles(d agentundo._decision[])
 returns table (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int)
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set row_security = off as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
   t agentundo._tracked;
@@ -266,7 +282,12 @@ begin
     moved := exists (select from unnest(restored) x where x.detail ? 'moved');
     key := (agentundo._best_key(t.relation)).columns;
     if restored <> '{}' then
-      return query execute agentundo._broken_sql(t) using restored;
+      begin
+        return query execute agentundo._broken_sql(t) using restored, agentundo._users_path(t.relation);
+      exception when insufficient_privilege or undefined_table or undefined_function or raise_exception then
+        null;  -- a function of the user's in a constraint cannot be run here: the revert itself will tell
+      end;
+      perform set_config('search_path', 'pg_catalog, pg_temp', true);
       for f in
         select i.indexrelid::regclass as name from pg_index i
         where i.indrelid = t.relation and i.indisvalid and (i.indisunique or i.indisexclusion)

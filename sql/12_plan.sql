@@ -11,7 +11,7 @@
 -- from under another. Showing values comes last and can fail for no legal value.
 
 create or replace function agentundo._check_mode(on_conflict text) returns void
-language plpgsql immutable set search_path = pg_catalog, pg_temp as
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   if on_conflict is null or on_conflict not in ('abort', 'skip', 'cascade', 'force') then
@@ -23,13 +23,13 @@ $body$;
 
 -- The scope in force: what was asked for, else the session's own.
 create or replace function agentundo._scope(scope text) returns text
-language sql stable set search_path = pg_catalog, pg_temp as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$ select coalesce(nullif(scope, ''), agentundo._setting('agent.scope')) $body$;
 
 -- Does an invocation belong to what the caller may know of? An app lives within one scope, or within
 -- none; others name one or see all.
 create or replace function agentundo._in_scope(id text, wanted text) returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select case when agentundo._bound_to_scope() or wanted is not null then (
       select coalesce(
@@ -41,7 +41,7 @@ $body$;
 -- Refuses ids that the caller cannot know of, in the same words whether they do not exist or belong to
 -- another scope, and ids whose history is gone.
 create or replace function agentundo._require_known(ids text[], scope text) returns void
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   one text;
@@ -66,7 +66,7 @@ end
 $body$;
 
 create or replace function agentundo._unknown(id text) returns void
-language plpgsql immutable set search_path = pg_catalog, pg_temp as
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   perform agentundo._fail('UN002', format('agentundo: there is no invocation %L', left(id, 255)),
@@ -76,7 +76,7 @@ $body$;
 
 -- What of these invocations is still to be taken back: changes that no standing revert covers.
 create or replace function agentundo._uncovered(ids text[]) returns bigint[]
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select coalesce(array_agg(c.change order by c.change), '{}')
   from agentundo._change c
@@ -87,7 +87,7 @@ $body$;
 
 -- The changes of the reverts of these that stand: rows that they wrote last have been taken back.
 create or replace function agentundo._settled(ids text[]) returns bigint[]
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select coalesce(array_agg(c.change), '{}')
   from agentundo._revert v join agentundo._change c on c.invocation = v.id
@@ -97,7 +97,7 @@ $body$;
 -- The changes of the reverts of these invocations, of the redos of those, and so on: they are not
 -- somebody else's writes.
 create or replace function agentundo._family(ids text[]) returns bigint[]
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with recursive kin as (
     select v.id from agentundo._revert v where v.invocations && ids
@@ -108,7 +108,7 @@ $body$
 $body$;
 
 create or replace function agentundo._renumber(d agentundo._decision[]) returns agentundo._decision[]
-language plpgsql immutable set search_path = pg_catalog, pg_temp as
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   for i in 1 .. coalesce(cardinality(d), 0) loop
@@ -122,7 +122,7 @@ $body$;
 -- plain which belongs to which (one row, or told apart by its other columns) they become one update in
 -- place, which no cascade can tear apart; the others stay a unit that goes back together or not at all.
 create or replace function agentundo._pair_moves(d agentundo._decision[]) returns agentundo._decision[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t int;
@@ -162,7 +162,9 @@ begin
       d[pair.there].before := d[pair.here].before;
       d[pair.there].before_change := d[pair.here].before_change;
       d[pair.there].unit := null;
-      if d[pair.here].status = 'conflict' then
+      if d[pair.there].status = 'done' and d[pair.here].status = 'done' then
+        null;  -- taken back already
+      elsif d[pair.here].status = 'conflict' then
         d[pair.there].status := 'conflict';
         d[pair.there].reason := d[pair.here].reason;
       elsif d[pair.there].cur is null then
@@ -186,7 +188,7 @@ $body$;
 -- capture = 'all' also every column that a captured later write changed, there and back again. A
 -- delta column takes both: what the set added to it is subtracted.
 create or replace function agentundo._merge(d agentundo._decision[], changes bigint[], family bigint[], merge boolean) returns agentundo._decision[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set row_security = off as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
   t agentundo._tracked;
@@ -271,7 +273,7 @@ $body$;
 -- force: the whole row as it was, whatever others made of it. What would break a constraint, or
 -- what cannot be put back at all, stays a conflict; so does a row without a key that is gone.
 create or replace function agentundo._force(d agentundo._decision[]) returns agentundo._decision[]
-language plpgsql immutable set search_path = pg_catalog, pg_temp as
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   i int;
@@ -293,7 +295,7 @@ $body$;
 -- skip: conflicts stay as they are, with all rows of their unit. Where an earlier segment cannot be
 -- reached, the last one alone goes back, to what the other writer had left.
 create or replace function agentundo._skip(d agentundo._decision[]) returns agentundo._decision[]
-language plpgsql immutable set search_path = pg_catalog, pg_temp as
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   i int;
@@ -318,10 +320,58 @@ begin
 end
 $body$;
 
+-- Rows that cannot be put back in place: an identity column GENERATED ALWAYS takes no UPDATE, so a row in
+-- which it differs goes out and comes in again, where no other table's key would act on that; a table
+-- that has been given rules takes nothing from us.
+create or replace function agentundo._rebuild(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  i int;
+  places int[];
+begin
+  for t in
+    select * from agentundo._tracked x
+    where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge'))
+      and (exists (select from pg_attribute a where a.attrelid = x.relation and a.attidentity = 'a' and not a.attisdropped)
+        or exists (select from pg_rewrite w where w.ev_class = x.relation and w.ev_type <> '1'))
+  loop
+    if exists (select from pg_rewrite w where w.ev_class = t.relation and w.ev_type <> '1') then
+      for i in select x.place from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') loop
+        d[i].status := 'conflict';
+        d[i].reason := 'schema_changed';
+        d[i].detail := coalesce(d[i].detail, '{}') || jsonb_build_object('hint', format('Drop the rules of %s first.', t.name));
+      end loop;
+      continue;
+    end if;
+    execute format($sql$
+      select array_agg(d.place)
+      from unnest($1) d
+      join lateral (select * from %1$s h where h.ctid = d.before offset 0) b on true
+      join lateral (select * from %2$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+      where d.tracked = $2 and d.status in ('ok', 'merge') and d.action = 'update' and (%3$s)$sql$,
+      t.history, agentundo._from(t),
+      (select string_agg(format('%s is distinct from r.%I', c.value, c.name), ' or ') from agentundo._target_columns(t.id) c where c.identity = 'a'))
+      into places using d, t.id;
+    foreach i in array coalesce(places, '{}') loop
+      if exists (select from pg_constraint c where c.contype = 'f' and c.confrelid = t.relation and c.confdeltype <> 'a') then
+        d[i].status := 'conflict';
+        d[i].reason := 'constraint';
+        d[i].columns := array(select c.name::text from agentundo._target_columns(t.id) c where c.identity = 'a');
+      else
+        d[i].detail := coalesce(d[i].detail, '{}') || '{"replace": true}';
+      end if;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
 -- The plan if nobody had written since: to tell a row that a constraint holds up from one that only
 -- follows another row's being skipped.
 create or replace function agentundo._wished(d agentundo._decision[]) returns agentundo._decision[]
-language plpgsql immutable set search_path = pg_catalog, pg_temp as
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   i int;
@@ -336,7 +386,7 @@ $body$;
 -- Marks the rows that constraints hold up. `hits` tells how many were still free before. Rows that are
 -- not among `own` follow others.
 create or replace function agentundo._obstruct(inout d agentundo._decision[], own int[] default null, out hits bigint)
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   o record;
@@ -359,7 +409,7 @@ $body$;
 
 -- Rows that row-level security may hide from the caller: he does not decide about what he may not see.
 create or replace function agentundo._hide(d agentundo._decision[]) returns agentundo._decision[]
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   hidden int[] := array(
@@ -381,7 +431,7 @@ $body$;
 
 -- Who wrote what stands in the way, as far as it was tagged: the invocations that cascade takes along.
 create or replace function agentundo._blockers(ids text[], d agentundo._decision[]) returns text[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set row_security = off as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
   found text[] := array[]::text[];
@@ -441,7 +491,7 @@ $body$;
 
 -- Everything decided, for one set of invocations.
 create or replace function agentundo._decide(ids text[], changes bigint[], on_conflict text, merge boolean) returns agentundo._decision[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   family bigint[] := agentundo._family(ids);
@@ -463,6 +513,7 @@ begin
   if on_conflict = 'force' then
     d := agentundo._force(d);
   end if;
+  d := agentundo._rebuild(d);
   if on_conflict = 'skip' then
     if exists (select from unnest(d) x where x.status = 'conflict') then
       own := array(select o.place from agentundo._obstacles(agentundo._wished(d)) o);
@@ -482,7 +533,7 @@ $body$;
 
 -- cascade: the set grows by the tagged invocations that stand in its way, until none is left.
 create or replace function agentundo._extend(ids text[], on_conflict text, merge boolean) returns text[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   more text[];
@@ -500,7 +551,7 @@ $body$;
 
 -- Decisions as people and programs read them: newest first, with values.
 create or replace function agentundo._show(d agentundo._decision[]) returns setof agentundo.plan_row
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set row_security = off as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
   t agentundo._tracked;
@@ -551,7 +602,7 @@ $body$;
 
 create or replace function agentundo.plan(
   invocations text[], on_conflict text default 'abort', merge boolean default false, scope text default null)
-returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   perform agentundo._check_mode(on_conflict);
@@ -572,7 +623,7 @@ comment on function agentundo.plan(text, text, boolean, text) is
 
 -- The members of a run from a step on, those without anything left to take back included.
 create or replace function agentundo._members(run text, from_step int, scope text) returns text[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   ids text[];
@@ -603,7 +654,7 @@ $body$;
 
 create or replace function agentundo.plan_run(
   run text, from_step int default 1, on_conflict text default 'abort', merge boolean default false, scope text default null)
-returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   return query select * from agentundo.plan(agentundo._members(run, from_step, scope), on_conflict, merge, scope);
@@ -614,7 +665,7 @@ comment on function agentundo.plan_run(text, int, text, boolean, text) is
 
 create or replace function agentundo.plan_summary(
   invocations text[], on_conflict text default 'abort', merge boolean default false, scope text default null)
-returns setof agentundo.plan_count language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+returns setof agentundo.plan_count language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   d agentundo._decision[];

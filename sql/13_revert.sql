@@ -17,7 +17,7 @@
 
 -- What an undo of these ids has to lock: themselves, and what they took back if they are reverts.
 create or replace function agentundo._lock_invocations(ids text[]) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   wanted text[];
@@ -41,7 +41,7 @@ $body$;
 -- written first, and must not do it again for rows that go back. `fire` rules except single ones.
 create or replace function agentundo._to_silence(d agentundo._decision[])
 returns table (relation regclass, trigger name, state "char", tracked int)
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with work as (
     select x.tracked,
@@ -49,7 +49,8 @@ $body$
     from unnest(d) x where x.status in ('ok', 'merge') group by x.tracked)
   select m.relation, g.tgname, g.tgenabled, w.tracked
   from work w
-  join agentundo._member m on m.tracked = w.tracked
+  join agentundo._tracked t on t.id = w.tracked
+  cross join lateral agentundo._levels(t.relation, t.kind) m (relation)
   join pg_trigger g on g.tgrelid = m.relation and not g.tgisinternal and g.tgenabled <> 'D'
   where g.tgtype & w.events <> 0
     and g.tgfoid not in (select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace)
@@ -59,15 +60,34 @@ $body$
 $body$;
 
 create or replace function agentundo._lock_tables(tracked_ids int[], strong regclass[]) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   r regclass;
 begin
   for r in
-    select m.relation from agentundo._member m where m.tracked = any (tracked_ids) order by m.relation::oid
+    select m from agentundo._tracked t join pg_class c on c.oid = t.relation
+    cross join lateral agentundo._levels(t.relation, t.kind) m
+    where t.id = any (tracked_ids) order by m::oid
   loop
     execute format('lock table only %s in %s mode', r, case when r = any (strong) then 'share row exclusive' else 'row exclusive' end);
+  end loop;
+end
+$body$;
+
+-- History must know the tables as they are now, or our own changes would lack a column.
+create or replace function agentundo._follow(tables int[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
+  t agentundo._tracked;
+begin
+  for t in select x.* from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = any (tables) and x.active loop
+    if exists (select from agentundo._columns(t.id) c where c.history_column is null)
+      or exists (select from agentundo._out_of_reach(t.relation, ours)) then
+      perform agentundo._sync(t.id);
+    end if;
   end loop;
 end
 $body$;
@@ -75,7 +95,7 @@ $body$;
 -- The current rows of every key that these changes touched. FOR UPDATE where the row may go, lose a key
 -- or is pointed at, so that nobody adds a dependent in between; else the weaker lock of a plain update.
 create or replace function agentundo._lock_rows(tracked_id int, changes bigint[]) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp set row_security = off as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
   t agentundo._tracked;
@@ -111,10 +131,11 @@ $body$;
 -- changes, then what comes, each waiting for the one before, so that a unique value is free when it is
 -- needed. With `replace` updates become delete and insert, for values that go round in a circle.
 create or replace function agentundo._restore_sql(t agentundo._tracked, name text, replace boolean) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   set_list text; column_list text; value_list text;
+  out_and_in text := case when replace then 'true' else 'coalesce(d.detail ? ''replace'', false)' end;
 begin
   select string_agg(format('%I = %s', c.name, c.value), ', ' order by c.attnum) filter (where c.identity <> 'a'),
          string_agg(quote_ident(c.name), ', ' order by c.attnum),
@@ -124,23 +145,23 @@ begin
   return format($sql$
     %1$s_gone as (
       delete from %2$s r using work d
-      where d.tracked = %3$s and d.action = any (%4$L::text[]) and r.ctid = d.cur and r.tableoid = d.part returning 1),
-    %1$s_back as (
-      update %2$s r set %5$s
-      from work d left join lateral (select * from %6$s h where h.ctid = d.before offset 0) b on true
-      where d.tracked = %3$s and d.action = 'update' and %7$s and r.ctid = d.cur and r.tableoid = d.part
-        and (select count(*) from %1$s_gone) >= 0 returning 1),
+      where d.tracked = %3$s and (d.action = 'delete' or d.action = 'update' and %4$s) and r.ctid = d.cur and r.tableoid = d.part returning 1),
+    %1$s_back as (%5$s),
     %1$s_here as (
-      insert into %8$s (%9$s) overriding system value
-      select %10$s
+      insert into %7$s (%8$s) overriding system value
+      select %9$s
       from work d
       join lateral (select * from %6$s h where h.ctid = d.before offset 0) b on true
       left join lateral (select * from %2$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
-      where d.tracked = %3$s and d.action = any (%11$L::text[])
+      where d.tracked = %3$s and (d.action = 'insert' or d.action = 'update' and %4$s)
         and (select count(*) from %1$s_back) >= 0 returning 1)$sql$,
-    name, agentundo._from(t), t.id, case when replace then '{delete,update}' else '{delete}' end,
-    coalesce(set_list, ''), t.history, (not replace)::text, t.relation, column_list, value_list,
-    case when replace then '{insert,update}' else '{insert}' end);
+    name, agentundo._from(t), t.id, out_and_in,
+    case when set_list is null then 'select 1 where false' else format($sql$
+      update %2$s r set %3$s
+      from work d left join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
+      where d.tracked = %5$s and d.action = 'update' and not %6$s and r.ctid = d.cur and r.tableoid = d.part
+        and (select count(*) from %1$s_gone) >= 0 returning 1$sql$, name, agentundo._from(t), set_list, t.history, t.id, out_and_in) end,
+    t.history, t.relation, column_list, value_list);
 end
 $body$;
 
@@ -148,7 +169,7 @@ $body$;
 create or replace function agentundo._attempt(
   ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, replace boolean)
 returns agentundo._decision[] language plpgsql security definer
-set search_path = pg_catalog, pg_temp set row_security = off set work_mem = '64MB' as
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' as
 $body$
 declare
   tables int[] := array(select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1);
@@ -167,14 +188,16 @@ declare
   began timestamptz := clock_timestamp();
 begin
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
-  if exists (select from agentundo._member m join pg_trigger g on g.tgrelid = m.relation and not g.tgisinternal
-             where m.tracked = any (tables) and g.tgfoid not in (select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace)) then
+  if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m
+             join pg_trigger g on g.tgrelid = m and not g.tgisinternal
+             where x.id = any (tables) and g.tgfoid not in (select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace)) then
     strong := array(select s.relation from agentundo._to_silence(agentundo._decide(ids, changes, on_conflict, merge)) s);
   end if;
   -- Waits while we hold rows are kept well below deadlock_timeout, one by one and in sum: it is the revert
   -- that lets go and tries again, before any writer who waits for it looks for a deadlock.
   perform set_config('lock_timeout', (extract(epoch from current_setting('deadlock_timeout')::interval) * 125)::int || 'ms', true);
   perform agentundo._lock_tables(tables, strong);
+  perform agentundo._follow(tables);
   foreach one in array tables loop
     if exists (select from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one) then
       perform agentundo._lock_rows(one, changes);
@@ -199,7 +222,7 @@ begin
       select pg_current_xact_id(), x.tracked, o.operation, count(*)
       from unnest(d) x
       cross join lateral unnest(case
-        when x.action = 'update' and replace then array['D', 'I']::"char"[]
+        when x.action = 'update' and (replace or coalesce(x.detail ? 'replace', false)) then array['D', 'I']::"char"[]
         else array[upper(left(x.action, 1))]::"char"[] end) o (operation)
       where x.status in ('ok', 'merge') and x.action <> 'none'
       group by x.tracked, o.operation;
@@ -221,16 +244,19 @@ begin
   end loop;
   if ctes <> '' then
     execute format($sql$
-      with work as materialized (select x.* from unnest($1) x where x.status in ('ok', 'merge') and x.action <> 'none')%s
-      select '{}'::bigint[]%s$sql$, ctes, counts) into done using d;
+      with path as materialized (select set_config('search_path', $2, true)),
+      work as materialized (select x.* from path, unnest($1) x where x.status in ('ok', 'merge') and x.action <> 'none')%s
+      select '{}'::bigint[]%s$sql$, ctes, counts) into done
+      using d, agentundo._users_path((select x.relation from agentundo._tracked x where x.id = any (tables) and x.relation is not null order by x.id limit 1));
+    perform set_config('search_path', 'pg_catalog, pg_temp', true);
     select array_agg(n order by tracked_oid, place) into planned
       from (
-        select tr.relation::oid as tracked_oid, p.place, count(*) filter (where x.action = any (p.actions)) as n
-        from unnest(d) x join agentundo._tracked tr on tr.id = x.tracked
-        cross join (values (1, case when replace then '{delete,update}'::text[] else '{delete}' end),
-                           (2, case when replace then '{}'::text[] else '{update}' end),
-                           (3, case when replace then '{insert,update}'::text[] else '{insert}' end)) p (place, actions)
-        where x.status in ('ok', 'merge') and x.action <> 'none'
+        select tr.relation::oid as tracked_oid, p.place, count(*) filter (where p.place = any (x.places)) as n
+        from (select y.tracked, case y.action when 'delete' then '{1}'::int[] when 'insert' then '{3}'
+                when 'update' then case when replace or coalesce(y.detail ? 'replace', false) then '{1,3}'::int[] else '{2}' end end as places
+              from unnest(d) y where y.status in ('ok', 'merge') and y.action <> 'none') x
+        join agentundo._tracked tr on tr.id = x.tracked
+        cross join (values (1), (2), (3)) p (place)
         group by tr.relation::oid, p.place) q;
     if done <> planned then
       raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back',
@@ -262,7 +288,7 @@ $body$;
 -- Deferrable constraints of the tables, and of those that point at them, are checked now, not at COMMIT
 -- when nobody could tell any more which revert broke them. Those deferred by nature are deferred again.
 create or replace function agentundo._settle(tables int[]) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   names text;
@@ -273,7 +299,8 @@ begin
     into names, deferred
     from pg_constraint c
    where c.condeferrable
-     and exists (select from agentundo._member m where m.tracked = any (tables) and (m.relation = c.conrelid or m.relation = c.confrelid));
+     and exists (select from agentundo._tracked t cross join lateral agentundo._levels(t.relation, t.kind) m
+                 where t.id = any (tables) and m in (c.conrelid, c.confrelid));
   if names is not null then
     execute 'set constraints ' || names || ' immediate';
   end if;
@@ -286,7 +313,7 @@ $body$;
 -- The changes that a revert makes. Where a whole change goes back as it came, its images are there
 -- already: one row that refers to them, inverted. What is left (chains, merges, forced rows) is stored.
 create or replace function agentundo._record_changes(d agentundo._decision[], revert_id text) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp set row_security = off as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
   t agentundo._tracked;
@@ -321,7 +348,7 @@ begin
            string_agg(format(', (%s)::%s', k.value, k.declared), '' order by c.attnum)
       into columns_sql, current_sql, target_sql
       from agentundo._columns(t.id) c join agentundo._target_columns(t.id) k on k.attnum = c.attnum
-     where c.live;
+     where c.live and c.history_column is not null;
     for kind in
       select x.action, count(*) as n from unnest(d) x
       where x.tracked = t.id and x.status in ('ok', 'merge') and x.action <> 'none' and not coalesce(x.before_change, x.after_change) = any (whole)
@@ -350,7 +377,7 @@ $body$;
 -- Conflicts as an error: what and where for people, the first 20 for programs. Keys and column names
 -- only, no other value: DETAIL is written to the server log.
 create or replace function agentundo._refuse(d agentundo._decision[], on_conflict text) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   conflicts agentundo._decision[];
@@ -378,7 +405,7 @@ $body$;
 -- Marks what has been taken back. A change counts as covered only when all of its rows are; what was
 -- skipped stays uncovered, so that the next revert finds it.
 create or replace function agentundo._cover(ids text[], changes bigint[], d agentundo._decision[], revert_id text) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
@@ -389,7 +416,7 @@ declare
 begin
   for t in
     select * from agentundo._tracked x
-    where x.id in (select y.tracked from unnest(d) y where y.status = 'skip' or y.status in ('ok', 'done') and y.detail ? 'segments' and not y.detail ? 'forced')
+    where x.id in (select y.tracked from unnest(d) y where y.status = 'skip' or y.status in ('ok', 'done') and y.detail ? 'segments')
   loop
     select string_agg(format('h.%1$I %2$s k.%1$I', k.history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(k.base_type))))), ' and ' order by k.place)
       into same_key from agentundo._key(t.id) k;
@@ -432,7 +459,7 @@ $body$;
 -- What is to be taken back: the invocations named, for a redo their newest standing revert, with cascade
 -- also what stands in their way.
 create or replace function agentundo._aim(ids text[], redo boolean, on_conflict text, merge boolean) returns text[]
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select coalesce((
     select array_agg(distinct u order by u)
@@ -443,7 +470,7 @@ $body$;
 
 create or replace function agentundo._revert_now(
   ids text[], on_conflict text, merge boolean, reason text, reverted_by text, scope text, redo boolean)
-returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   result agentundo.revert_result;
@@ -554,6 +581,15 @@ begin
       when data_exception or string_data_right_truncation or numeric_value_out_of_range or invalid_text_representation then
         get stacked diagnostics table_name = table_name, complaint = message_text;
         perform agentundo._broke('schema_changed', 'a former value does not fit its column any more', null, table_name);
+      when insufficient_privilege or undefined_table or undefined_function or raise_exception then
+        get stacked diagnostics complaint = message_text;
+        if sqlstate = 'UN003' or complaint like 'agentundo:%' then
+          raise;
+        end if;
+        -- code of the user's that runs with our rights while rows are written: a constraint's, a trigger's
+        raise exception using errcode = 'UN001', message = format('agentundo: the rows cannot be put back: %s', complaint),
+          detail = jsonb_build_object('total', 1, 'conflicts', jsonb_build_array(jsonb_build_object('reason', 'constraint')))::text,
+          hint = format('A function in a constraint or a trigger of these tables failed. It runs as %s here: grant that role what the function needs.', current_user);
       when object_in_use then
         raise exception using errcode = '55006', message = 'agentundo: revert cannot run here: a query of this session or a deferred constraint is still busy with one of the tables',
           hint = 'Call it as a statement of its own, in a transaction of its own.';
@@ -593,7 +629,7 @@ end
 $body$;
 
 create or replace function agentundo._common_scope(ids text[]) returns text
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select case when count(distinct i.scope) = 1 and count(*) = count(i.scope) then min(i.scope) end from agentundo._invocation i where i.id = any (ids)
 $body$;
@@ -601,7 +637,7 @@ $body$;
 -- May rows of these tables be deleted and inserted again within the statement? Not if another table's
 -- foreign key does something on DELETE: it would act although the row comes back.
 create or replace function agentundo._may_replace(changes bigint[]) returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp as
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select not exists (
     select from pg_constraint c
@@ -612,7 +648,7 @@ $body$;
 
 -- A look with an older snapshot than the locks: right answers need a new one.
 create or replace function agentundo._outdated() returns void
-language plpgsql set search_path = pg_catalog, pg_temp as
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   raise exception using errcode = '40001', message = 'agentundo: another transaction changed a related row since this one began',
@@ -621,7 +657,7 @@ end
 $body$;
 
 create or replace function agentundo._broke(reason text, complaint text, constraint_name text, table_name text) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   perform agentundo._fail('UN001', format('agentundo: the rows cannot be put back: %s', complaint),
@@ -636,7 +672,7 @@ $body$;
 create or replace function agentundo.revert(
   invocations text[], on_conflict text default 'abort', merge boolean default false, reason text default null,
   reverted_by text default null, scope text default null)
-returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   return agentundo._revert_now(invocations, on_conflict, merge, reason, reverted_by, scope, false);
@@ -648,7 +684,7 @@ comment on function agentundo.revert(text[], text, boolean, text, text, text) is
 create or replace function agentundo.revert(
   invocation text, on_conflict text default 'abort', merge boolean default false, reason text default null,
   reverted_by text default null, scope text default null)
-returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   return agentundo._revert_now(array[invocation], on_conflict, merge, reason, reverted_by, scope, false);
@@ -660,7 +696,7 @@ comment on function agentundo.revert(text, text, boolean, text, text, text) is
 create or replace function agentundo.revert_run(
   run text, from_step int default 1, on_conflict text default 'abort', merge boolean default false, reason text default null,
   reverted_by text default null, scope text default null)
-returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   return agentundo._revert_now(agentundo._members(run, from_step, scope), on_conflict, merge, reason, reverted_by, scope, false);
@@ -672,7 +708,7 @@ comment on function agentundo.revert_run(text, int, text, boolean, text, text, t
 create or replace function agentundo.redo(
   invocation text, on_conflict text default 'abort', merge boolean default false, reason text default null,
   reverted_by text default null, scope text default null)
-returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp as
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   return agentundo._revert_now(array[invocation], on_conflict, merge, reason, reverted_by, scope, true);

@@ -15,7 +15,7 @@
 
 -- What is wrong with one tracked table.
 create or replace function agentundo._problems(tracked_id int) returns setof agentundo.finding
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
@@ -129,7 +129,7 @@ $body$;
 
 -- One word on a tracked table for the view: 'ok', or the worst that check() says.
 create or replace function agentundo._health(tracked_id int) returns text
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   return coalesce(
@@ -158,7 +158,7 @@ comment on view agentundo.tracked is
 
 -- What is wrong with the installation as a whole.
 create or replace function agentundo._general_problems() returns setof agentundo.finding
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   ours oid := (select nspowner from pg_namespace where nspname = 'agentundo');
@@ -195,7 +195,7 @@ end
 $body$;
 
 create or replace function agentundo.check() returns setof agentundo.finding
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
@@ -223,7 +223,7 @@ comment on function agentundo.check() is
 -- invocation goes together with what took it back and what that took back: so of two that belong
 -- together, none goes alone.
 create or replace function agentundo._purgeable(older_than timestamptz) returns text[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   doomed text[];
@@ -252,7 +252,7 @@ end
 $body$;
 
 create or replace function agentundo.purge(older_than interval default null) returns agentundo.purge_count
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   age interval := coalesce(older_than, (select s.value::interval from agentundo._setting s where s.name = 'retention'));
@@ -299,7 +299,7 @@ comment on function agentundo.purge(interval) is
 
 -- What these two decide must be what is: an old snapshot would not show a revert made meanwhile.
 create or replace function agentundo._require_fresh_snapshots(what text) returns void
-language plpgsql stable set search_path = pg_catalog, pg_temp as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -310,7 +310,7 @@ end
 $body$;
 
 create or replace function agentundo.hold(invocation text, reason text) returns bigint
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   perform agentundo._require_operator('hold invocations');
@@ -328,7 +328,7 @@ comment on function agentundo.hold(text, text) is
   'Exempts an invocation, with its reverts, from purge(), for a reason that is kept; null as the reason releases it. Returns how many changes that concerns. Changes none of your rows.';
 
 create or replace function agentundo.erase(relation regclass, key jsonb, reason text) returns agentundo.erase_count
-language plpgsql security definer set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked := agentundo._tracked_table(relation);
