@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.conftest import Connection
@@ -345,9 +346,12 @@ def test_key_that_is_equal_but_not_identical(
     db: Connection, kind: str, one: str, other: str
 ) -> None:
     """What references it follows, and comes back as well."""
-    db.execute(
-        "create collation blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
-    )
+    if "blind" in kind:
+        icu = "provider = icu, locale = 'und-u-ks-level2', deterministic = false"
+        try:
+            db.execute(f"create collation blind ({icu})".encode())
+        except psycopg.errors.FeatureNotSupported:
+            pytest.skip("this server is built without ICU")
     db.execute(f"create table p (k {kind} primary key, v text)".encode())
     db.execute(
         f"create table c (id int primary key, k {kind} references p on update cascade)".encode()
@@ -464,15 +468,31 @@ def test_late_write_under_the_id_while_it_was_redone(db: Connection) -> None:
 # Random histories against a model --------------------------------------------------------------
 
 
-#: Whether they are ours, the state before and the state after some writes; None is absence.
-Stretch = tuple[bool, str | None, str | None]
+@dataclass
+class Stretch:
+    """Writes of one key in a row, all ours or all others'; None is absence."""
+
+    ours: bool
+    before: str | None
+    after: str | None
+    captured: bool
+
+    @property
+    def hidden(self) -> bool:
+        """Somebody came and went, and nothing tells of it."""
+        return not self.ours and not self.captured and self.before == self.after
 
 
-def _join_last(stretches: list[Stretch]) -> None:
-    """Make one of the last two stretches if both are ours or both others'."""
-    if len(stretches) > 1 and stretches[-1][0] == stretches[-2][0]:
-        mine, _, after = stretches.pop()
-        stretches[-1] = (mine, stretches[-1][1], after)
+def _joined(stretches: list[Stretch]) -> list[Stretch]:
+    joined: list[Stretch] = []
+    for one in stretches:
+        if joined and joined[-1].ours == one.ours:
+            last = joined.pop()
+            captured = last.captured or one.captured
+            joined.append(Stretch(one.ours, last.before, one.after, captured))
+        else:
+            joined.append(one)
+    return joined
 
 
 @dataclass
@@ -492,33 +512,26 @@ class Model:
             self.now[key] = new
 
     def stretches(self, key: int, ours: set[str]) -> list[Stretch]:
-        """Return the writes of a key, joined where neighbours are all ours or all others'."""
-        joined: list[Stretch] = []
-        for who, before, after in self.writes.get(key, []):
-            joined.append((who in ours, before, after))
-            _join_last(joined)
-        if joined and not joined[-1][0] and joined[-1][1] == joined[-1][2]:
-            joined.pop()  # somebody came and went: the row is as it was left
-        if self.all_captured:
-            return joined
-        seen: list[Stretch] = []
-        for stretch in joined:
-            if stretch[0] or stretch[1] != stretch[2]:
-                seen.append(stretch)
-                _join_last(seen)
-        return seen
+        """Return what can be known of the writes of a key."""
+        found = _joined(
+            [
+                Stretch(who in ours, before, after, self.all_captured or who != "person")
+                for who, before, after in self.writes.get(key, [])
+            ]
+        )
+        if found and not found[-1].ours and found[-1].before == found[-1].after:
+            found.pop()  # the row is as it was left
+        return _joined([one for one in found if not one.hidden])
 
     def expect(self, key: int, ours: set[str], mode: str) -> str | None:
         """Return what a key is after a revert in a mode that did not refuse."""
-        found = self.stretches(key, ours) if key in self.writes else []
-        last = next((s for s in reversed(found) if s[0]), None)
-        if last is None:
+        found = self.stretches(key, ours)
+        last = next((one for one in reversed(found) if one.ours), None)
+        if last is None or last.before == last.after:
             return self.now.get(key)
-        theirs_is_last = not found[-1][0]
-        nothing = last[1] == last[2]
-        if nothing or (theirs_is_last and mode != "force"):
+        if not found[-1].ours and mode != "force":
             return self.now.get(key)
-        return last[1]
+        return last.before
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -554,7 +567,7 @@ def test_random_histories_go_back_as_the_model_says(db: Connection, seed: int) -
                 outcome = revert_as_planned(db, TABLES, sorted(ours), **arguments)
                 keys = set(model.writes) | set(model.now)
                 if isinstance(outcome, Refusal):
-                    assert mode == "abort"
+                    assert mode == "abort", outcome
                     contested = [key for key in model.writes if len(model.stretches(key, ours)) > 1]
                     assert contested, "refused, but nobody else has written these rows"
                     continue
