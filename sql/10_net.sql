@@ -31,22 +31,31 @@ $body$
   select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.tracked = $1'
 $body$;
 
--- The part of the statement that both kinds of tables begin with: the changes of the set ($2) and of
--- its reverts and redos ($3), and their images.
-create or replace function agentundo._net_head(history regclass, key_list text) returns text
+-- The part of the statement that both kinds of tables begin with: the changes of the set ($2), those by
+-- others in the same transactions ($3 are the set's own reverts and redos), and the set's images. Rows
+-- that a standing revert ($5: its changes) has taken back already are left out, change by change.
+create or replace function agentundo._net_head(history regclass, key_list text, settled_key text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$
   with change as materialized (
-    select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode
+    select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation
     from agentundo._change c where c.tracked = $1 and c.change = any ($2)),
-  foreigner as materialized (   -- captured changes by others in the transactions of the set
+  foreigner as materialized (
     select f.change, f.xid, coalesce(f.source, f.change) as source
     from agentundo._change f
     where f.tracked = $1 and f.xid in (select xid from change) and f.change <> all ($2) and f.change <> all ($3) and %3$s),
+  settled as materialized (
+    select distinct v.number, v.invocations%2$s
+    from agentundo._change f
+    join agentundo._revert v on v.id = f.invocation
+    join %1$s h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $1 and f.change = any ($5)),
   image as materialized (
     select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid%2$s
-    from change c join %1$s h on h._change = c.source)$sql$, history, key_list, agentundo._stranger_sql('f'))
+    from change c join %1$s h on h._change = c.source
+    where not exists (select from settled s where %4$s and s.number > c.change and c.invocation = any (s.invocations)))$sql$,
+    history, key_list, agentundo._stranger_sql('f'), settled_key)
 $body$;
 
 -- Changes up to this number are compared by image alone: their xmins come from before a logical copy.
@@ -109,17 +118,18 @@ create or replace function agentundo._net_keyed_sql(t agentundo._tracked) return
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  h_keys text; keys text; plain text; same_chain text; same_foreign text; to_table text;
+  h_keys text; keys text; plain text; same_chain text; same_foreign text; to_table text; settled_key text;
 begin
   select string_agg(format(', h.%I as k%s', history_column, place), '' order by place),
          string_agg('k' || place, ', ' order by place),
          string_agg('i.k' || place, ', ' order by place),
          string_agg(format('i.k%1$s %2$s c.k%1$s', place, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(base_type))))), ' and ' order by place),
          string_agg(format('h.%I %s c.k%s', history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(base_type)))), place), ' and ' order by place),
-         string_agg(format('r.%I %s n.k%s::%s', name, equal, place, base_type), ' and ' order by place)
-    into h_keys, keys, plain, same_chain, same_foreign, to_table
+         string_agg(format('r.%I %s n.k%s::%s', name, equal, place, base_type), ' and ' order by place),
+         string_agg(format('h.%I %s s.k%s', history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(base_type)))), place), ' and ' order by place)
+    into h_keys, keys, plain, same_chain, same_foreign, to_table, settled_key
     from agentundo._key(t.id);
-  return agentundo._net_head(t.history, h_keys) || format($sql$,
+  return agentundo._net_head(t.history, h_keys, settled_key) || format($sql$,
   touched as materialized (
     select %1$s, count(*) filter (where old) as olds, count(*) filter (where not old) as news,
       min(change) as first_change, max(change) as last_change,
@@ -193,12 +203,8 @@ begin
   later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
     select %7$s from foreigner f join %2$s h on h._change = f.source join image i on i.xid = f.xid and %8$s
     group by %7$s having max(f.change) > max(i.change)),
-  settled as (   -- rows that a standing revert of the set wrote after the set did
-    select %20$s, max(f.change) as change
-    from agentundo._change f join %2$s h on h._change = coalesce(f.source, f.change)
-    where f.tracked = $1 and f.change = any ($5) group by %20$s),
   compared as (
-    select n.*, st.change > n.change as settled, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
+    select n.*, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
       n.before is null and n.after is not null and bc.operation = 'U' or n.after is null and n.before is not null and ac.operation = 'U' as moved,
       a.matches, b.matches as back,
       (n.change <= $4 or (ac.filenode is not null and r.ctid is not null and ac.filenode <> pg_relation_filenode(r.tableoid))) as by_value,
@@ -206,7 +212,6 @@ begin
     from net n
     left join %9$s r on %10$s
     left join later l on %17$s
-    left join settled st on %21$s
     left join change ac on ac.change = n.after_change
     left join change bc on bc.change = n.before_change
     left join lateral (select case when n.change <= $4 or (ac.filenode is not null and ac.filenode <> pg_relation_filenode(r.tableoid))
@@ -223,9 +228,9 @@ begin
     case when before is not null then before_change end, case when after is not null then after_change end,
     case when before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when after is null and cur is null then 'insert'
       when cur is null then 'insert' else 'update' end,
-    case when (%16$s) and settled is not true then 'conflict'
+    case when %16$s then 'conflict'
       when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
-    case when (%16$s) and settled is not true then 'schema_changed'
+    case when %16$s then 'schema_changed'
       when segments > 1 and first_status = 'ok' then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
     null::text[], null::jsonb,
@@ -233,12 +238,10 @@ begin
     case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status) end
   from (
     select *,
-      case when settled then 'done'
-        when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
+      case when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
         when after is not null then case when untouched then 'ok' when taken_back then 'done' else 'conflict' end
         when cur is null then 'ok' when taken_back then 'done' else 'conflict' end as first_status,
-      case when settled then null
-        when after is not null and cur is null then case when before is not null then 'row_deleted' end
+      case when after is not null and cur is null then case when before is not null then 'row_deleted' end
         when after is not null then case when untouched or taken_back then null when matches then 'row_rewritten' else 'row_changed' end
         when cur is not null and not coalesce(taken_back, false) then 'row_exists' end as first_reason
     from judged) judged$sql$,
@@ -248,9 +251,7 @@ begin
     agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), agentundo._table_row(t.id, 'r', true),
     agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), agentundo._table_row(t.id, 'r'),
     agentundo._image_row(t.id, 'h', 'n.before_change', 'r'),
-    agentundo._retyped(t.id, 'change', 'before_change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'), agentundo._undo_versions_sql(), agentundo._stranger_sql('f'),
-    (select string_agg(format('h.%I', history_column), ', ' order by place) from agentundo._key(t.id)),
-    (select string_agg(format('st.%I %s n.k%s', history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(base_type)))), place), ' and ' order by place) from agentundo._key(t.id)));
+    agentundo._retyped(t.id, 'change', 'before_change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'), agentundo._undo_versions_sql(), agentundo._stranger_sql('f'));
 end
 $body$;
 
@@ -258,7 +259,7 @@ $body$;
 create or replace function agentundo._net_keyless_sql(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select agentundo._net_head(t.history, '') || format($sql$,
+  select agentundo._net_head(t.history, '', 'false') || format($sql$,
   every as (
     select i.change, i.old, i.tid, false as family from image i
     union all   -- what reverts and redos of the set have done to such rows already

@@ -85,7 +85,7 @@ $body$
                     where r.change = c.change and v.standing)
 $body$;
 
--- The changes of the reverts of these that stand: rows that they wrote last have been taken back.
+-- The changes of the standing reverts of these: what they wrote has been taken back.
 create or replace function agentundo._settled(ids text[]) returns bigint[]
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
