@@ -182,4 +182,4 @@ def test_text_that_is_no_text(t: Connection) -> None:
         with refused("22023"):
             run(t, f"select agentundo.revert({empty})")
     with refused("22023"):
-        run(t, "select agentundo.revert(array[null, 'a'])")
+        run(t, "select agentundo.revert(array[null]::text[])")

@@ -66,7 +66,11 @@ AGENT = (
     ("ddl", "name", "back"),
     [
         ("alter table t rename to other", "other", "alter table other rename to t"),
-        ("create schema s; alter table t set schema s", "s.t", "alter table s.t set schema public"),
+        (
+            "create schema if not exists s; alter table t set schema s",
+            "s.t",
+            "alter table s.t set schema public",
+        ),
         ("alter table t rename column b to amount", "t", "alter table t rename amount to b"),
         ("alter table t rename column id to k", "t", "alter table t rename k to id"),
         (
@@ -496,6 +500,14 @@ def test_alter_within_the_tagged_transaction(t: Connection, followed: bool) -> N
         assert not followed
         _is_drift(error)
         assert_same(before, snapshot(t, "t"))
+        return
+    left = snapshot(t, "t")
+    if plan(t, "inv")[0].reason == "schema_changed":
+        # Said, not guessed: the first image of this row is older than the column.
+        with refused("UN001"):
+            revert(t, "inv")
+        assert_same(left, snapshot(t, "t"))
+        assert revert(t, "inv", on_conflict="skip").counts == (0, 0, 2, 1, 1)
         return
     assert revert(t, "inv").status == "reverted"
     names = before["t"].columns
