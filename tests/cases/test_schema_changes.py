@@ -502,7 +502,7 @@ def test_alter_within_the_tagged_transaction(t: Connection, followed: bool) -> N
         assert_same(before, snapshot(t, "t"))
         return
     left = snapshot(t, "t")
-    if plan(t, "inv")[0].reason == "schema_changed":
+    if any(row.reason == "schema_changed" for row in plan(t, "inv")):
         # Said, not guessed: the first image of this row is older than the column.
         with refused("UN001"):
             revert(t, "inv")
