@@ -75,13 +75,14 @@ def deal(db: Connection, number: int) -> tuple[Any, ...] | None:
     return found[0] if found else None
 
 
-def assert_refused(outcome: Result | Refusal, reason: str, *columns: str) -> None:
+def assert_refused(outcome: Result | Refusal, reason: str, *columns: str) -> Refusal:
     """Fail unless one row stood in the way, for this reason and over these columns."""
     assert isinstance(outcome, Refusal), outcome
     assert outcome.reasons == [reason]
     assert outcome.detail["total"] == 1
     if columns:
         assert sorted(outcome.conflicts[0]["columns"]) == sorted(columns)
+    return outcome
 
 
 def assert_done(outcome: Result | Refusal, state: str, *counts: int) -> Result:
@@ -395,10 +396,9 @@ def taken(db: Connection) -> Connection:
 
 @pytest.mark.parametrize("mode", STUBBORN)
 def test_unique_taken_is_a_conflict_even_for_force(taken: Connection, mode: str) -> None:
-    outcome = undo(taken, mode)
-    assert_refused(outcome, "unique_taken")
-    assert outcome.conflicts[0]["key"] == {"id": 2}  # type: ignore[union-attr]
-    assert "deals_code_key" in str(outcome.detail)  # type: ignore[union-attr]
+    outcome = assert_refused(undo(taken, mode), "unique_taken")
+    assert outcome.conflicts[0]["key"] == {"id": 2}
+    assert "deals_code_key" in str(outcome.detail)
 
 
 @pytest.mark.parametrize("mode", ["skip", "skip and merge"])
@@ -436,10 +436,9 @@ def dependents(db: Connection) -> Connection:
 
 @pytest.mark.parametrize("mode", STUBBORN)
 def test_has_dependents_is_a_conflict_even_for_force(dependents: Connection, mode: str) -> None:
-    outcome = undo(dependents, mode)
-    assert_refused(outcome, "has_dependents")
-    assert outcome.conflicts[0]["key"] == {"id": 6}  # type: ignore[union-attr]
-    assert "notes_deal_fkey" in str(outcome.detail)  # type: ignore[union-attr]
+    outcome = assert_refused(undo(dependents, mode), "has_dependents")
+    assert outcome.conflicts[0]["key"] == {"id": 6}
+    assert "notes_deal_fkey" in str(outcome.detail)
 
 
 @pytest.mark.parametrize("mode", ["skip", "skip and merge"])
@@ -482,10 +481,9 @@ def orphan(db: Connection) -> Connection:
 
 @pytest.mark.parametrize("mode", STUBBORN)
 def test_missing_parent_is_a_conflict_even_for_force(orphan: Connection, mode: str) -> None:
-    outcome = undo(orphan, mode)
-    assert_refused(outcome, "missing_parent")
-    assert outcome.conflicts[0]["key"] == {"id": 2}  # type: ignore[union-attr]
-    assert "notes_deal_fkey" in str(outcome.detail)  # type: ignore[union-attr]
+    outcome = assert_refused(undo(orphan, mode), "missing_parent")
+    assert outcome.conflicts[0]["key"] == {"id": 2}
+    assert "notes_deal_fkey" in str(outcome.detail)
 
 
 @pytest.mark.parametrize("mode", ["skip", "skip and merge"])
@@ -712,9 +710,8 @@ def test_cascade_stops_at_the_first_untagged_writer(db: Connection) -> None:
     write(db, "agent", "update deals set stage = 'Won' where id = 1")
     write(db, "later", "update deals set stage = 'Lost' where id in (1, 2)")
     db.execute("update deals set stage = 'Open' where id = 2")
-    outcome = undo(db, "cascade")
-    assert_refused(outcome, "row_changed", "stage")
-    assert outcome.conflicts[0]["key"] == {"id": 2}  # type: ignore[union-attr]
+    outcome = assert_refused(undo(db, "cascade"), "row_changed", "stage")
+    assert outcome.conflicts[0]["key"] == {"id": 2}
     assert status(db, "agent") == status(db, "later") == "committed"
 
 
@@ -860,8 +857,7 @@ def there_and_back(db: Connection, capture: str) -> None:
 
 def test_merge_with_full_provenance_respects_a_value_set_back(db: Connection) -> None:
     there_and_back(db, "all")
-    outcome = undo(db, "merge")
-    assert_refused(outcome, "row_changed", "stage")
+    assert_refused(undo(db, "merge"), "row_changed", "stage")
     assert deal(db, 1) == ("Won", "mia", 100)
 
 

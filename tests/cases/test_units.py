@@ -47,7 +47,8 @@ def play(db: Connection, story: str) -> None:
 
     Each state is preceded by who makes it: `a` for the agent, `p` for a person.
     """
-    for who, state in story.split():
+    for move in story.split():
+        who, state = move[0], move[1]
         present = bool(rows(db, "select from t where id = 1"))
         if state == "-":
             statement = "delete from t where id = 1"
