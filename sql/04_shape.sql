@@ -8,10 +8,13 @@
 -- calls it), each capture function notices at plan time that the shape has changed, through
 -- _shape_ok(), and refuses tagged writes with UN008. It never stores a row short of a column.
 
+-- Small functions like the next one have no SET clause of their own, so that they can be inlined or are
+-- cheap to call a thousand times: whoever calls them has pinned the search_path.
+
 -- The type in which history keeps a column: no modifier (it would round), a domain's base type (its
 -- checks may have changed), an enum as text (its type may be dropped).
 create or replace function agentundo._history_type(type oid) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql stable as
 $body$
 declare
   t pg_type;
@@ -89,19 +92,23 @@ create or replace function agentundo._columns(
   out since_change bigint, out until_change bigint, out live boolean)
 returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  with present as (
-    select a.attnum, a.attname, agentundo._history_type(a.atttypid) as type, s.own_xmin = s.xmin::text::bigint as by_number
+  with present as materialized (
+    select a.attnum, a.attname, agentundo._history_type(a.atttypid) as type
     from agentundo._tracked t
-    cross join agentundo._stamp s
     join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
     where t.id = tracked_id),
-  stored as (
+  located as (
+    select c.*, case when c.attnum < 0 then null when s.own_xmin = s.xmin::text::bigint then c.attnum else p.attnum end as place
+    from agentundo._column c
+    cross join agentundo._stamp s
+    left join present p on p.attname = c.name
+    where c.tracked = tracked_id),
+  stored as materialized (
     select c.history_column, coalesce(a.attnum, -abs(c.attnum)) as attnum, coalesce(a.attname, c.name) as name, c.type, c.since_change,
       case when a.type = c.type or a.attnum is null then c.until_change else coalesce(c.until_change, 9223372036854775807) end as until_change,
       c.until_change is null and a.type is not distinct from c.type as live
-    from agentundo._column c
-    left join present a on c.attnum > 0 and case when a.by_number then a.attnum = c.attnum else a.attname = c.name end
-    where c.tracked = tracked_id)
+    from located c
+    left join present a on a.attnum = c.place)
   select x.history_column, x.attnum, x.name, x.type, x.since_change, x.until_change, x.live
   from (
     select * from stored
@@ -113,7 +120,7 @@ $body$;
 
 -- The enum behind a type: itself, its base if it is a domain, its elements' if it is an array.
 create or replace function agentundo._enum(type oid) returns oid
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language sql stable as
 $body$
   with recursive t as (
     select y.oid, y.typtype, y.typbasetype, y.typelem, y.typcategory from pg_type y where y.oid = type

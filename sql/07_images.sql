@@ -33,7 +33,7 @@ $body$;
 -- May a value kept in history as `old` be given back as `new` without a loss? Then a retyped column
 -- can still be restored.
 create or replace function agentundo._widens(old text, new text) returns boolean
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language sql stable as
 $body$
   select old = new
     or exists (
@@ -47,7 +47,7 @@ $body$;
 -- Has a label of this enum column been renamed since it was tracked? Nearly never, and then its images
 -- are read as they are.
 create or replace function agentundo._renamed_labels(tracked_id int, attnum smallint) returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language sql stable as
 $body$
   select exists (
     select from agentundo._label l
@@ -124,11 +124,11 @@ $body$
 $body$;
 
 create or replace function agentundo._table_column(alias text, name name, type text) returns text
-language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language sql immutable as
 $body$ select format('%I.%I::%s', alias, name, type) $body$;
 
 create or replace function agentundo._comparable(expression text, type text, by_value boolean) returns text
-language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language sql immutable as
 $body$
   select case
     when not by_value then expression

@@ -29,7 +29,7 @@ $body$;
 
 -- A text expression as jsonb, cut after `cap` characters.
 create or replace function agentundo._cut_sql(expr text, cap int) returns text
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language sql stable as
 $body$
   select format($sql$to_jsonb(case when octet_length(%1$s) <= %2$s or length(%1$s) <= %2$s then %1$s
     else left(%1$s, %2$s) || %3$L || length(%1$s) || ' characters, ' || to_hex(hashtextextended((%1$s) collate "C", 0)) || ')' end)$sql$,
@@ -38,7 +38,7 @@ $body$;
 
 -- Values whose text may be far longer than they are: beyond a megabyte only their size is shown.
 create or replace function agentundo._bulky_sql(expr text, cap int) returns text
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language sql stable as
 $body$
   select format($sql$case when pg_column_size(%1$s) > 1000000 then to_jsonb('(' || pg_column_size(%1$s) || ' bytes)') else %2$s end$sql$,
     expr, agentundo._cut_sql(expr || '::text', cap))
@@ -48,7 +48,7 @@ $body$;
 -- a history column. Numbers and booleans stay what they are (NaN and Infinity become strings), dates
 -- and times are ISO 8601 whatever DateStyle says, the rest is text.
 create or replace function agentundo._value_sql(expr text, type text, cap int default 1000) returns text
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language sql stable as
 $body$
   select case
     when type in ('boolean', 'smallint', 'integer', 'bigint', 'real', 'double precision', 'date',
@@ -92,10 +92,10 @@ create or replace function agentundo._shown(
   out readable boolean, out value text)
 returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  with tracked as (
+  with tracked as materialized (
     select t.history, t.relation, c.oid is not null as present,
       coalesce(case when c.oid is null then t.key_columns else (select b.columns from agentundo._best_key(t.relation) b) end, '{}') as key,
-      agentundo._caller() as caller
+      agentundo._caller() as caller, agentundo._owner() as sees_all
     from agentundo._tracked t left join pg_class c on c.oid = t.relation
     where t.id = tracked_id),
   col as (
@@ -105,7 +105,7 @@ $body$
     join pg_attribute h on h.attrelid = t.history and h.attname = c.history_column and not h.attisdropped
     where side = 'history' or c.live)
   select c.attnum, (array_agg(c.name order by c.since_change desc))[1], bool_or(c.of_key),
-    bool_or(coalesce(has_column_privilege(c.caller, c.relation::oid, c.attnum, 'select'), false) or agentundo._owner()),
+    bool_or(coalesce(has_column_privilege(c.caller, c.relation::oid, c.attnum, 'select'), false) or c.sees_all),
     case when count(*) = 1 then '' else 'coalesce' end || '('
     || string_agg(agentundo._value_sql(
          case side when 'history' then format('%s.%I', alias, c.history_column) else format('%s.%I::%s', alias, c.name, c.type) end,

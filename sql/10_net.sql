@@ -235,7 +235,8 @@ begin
     case when by_value then 'value' else 'version' end,
     null::text[], null::jsonb,
     case when moved then 'moved' end,
-    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status) end
+    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status,
+      'at', (select min(st.tid)::text from state st where st.id = judged.chain)) end
   from (
     select *,
       case when after is not null and cur is null then case when before is null then 'done' else 'conflict' end

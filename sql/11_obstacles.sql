@@ -10,7 +10,7 @@
 -- table of a foreign key.
 
 create or replace function agentundo._base(type oid) returns oid
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language sql stable as
 $body$
   with recursive b as (
     select t.oid, t.typtype, t.typbasetype from pg_type t where t.oid = type
@@ -68,7 +68,7 @@ begin
    where a.attrelid = t.relation and a.attgenerated <> '' and not a.attisdropped;
   return format($sql$
     select *%1$s from (
-      select d.place as agentundo_place, d.detail as agentundo_detail, d.part as agentundo_part, d.cur as agentundo_cur%2$s
+      select d.place as "agentundo.place", d.detail as "agentundo.detail", d.part as "agentundo.part", d.cur as "agentundo.cur"%2$s
       from unnest(%5$s) d
       left join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
       left join lateral (select * from %4$s r where r.ctid = d.cur and r.tableoid = d.part%6$s offset 0) r on true) agentundo_row$sql$,
@@ -126,8 +126,8 @@ $body$
     where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and (c.oid is not null or y.typnotnull))
   select format($sql$
     with path as materialized (select set_config('search_path', $2, true))
-    select agentundo_place, 'constraint', broken, %L, null::bigint, null::int
-    from path, lateral (select agentundo_row.agentundo_place, case%s end as broken from (%s) agentundo_row offset 0) agentundo_judged
+    select "agentundo.place", 'constraint', broken, %L, null::bigint, null::int
+    from path, lateral (select agentundo_row."agentundo.place", case%s end as broken from (%s) agentundo_row offset 0) agentundo_judged
     where broken is not null$sql$,
     t.relation::text, coalesce(string_agg(format(' when %s then %L', broken, name), ''), ' when false then ''''' ), agentundo._target_sql(t.id, '$1'))
   from rule
@@ -145,10 +145,10 @@ declare
 begin
   select * into i from pg_index where indexrelid = index;
   predicate := coalesce(' where ' || pg_get_expr(i.indpred, i.indrelid), '');
-  select string_agg(format('(%s) as agentundo_e%s', pg_get_indexdef(index, n, true), n), ', ' order by n),
+  select string_agg(format('(%s) as "agentundo.e%s"', pg_get_indexdef(index, n, true), n), ', ' order by n),
          string_agg(format(case when coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
-             then '(k.agentundo_e%1$s %2$s r.agentundo_e%1$s or k.agentundo_e%1$s is null and r.agentundo_e%1$s is null)'
-             else 'k.agentundo_e%1$s %2$s r.agentundo_e%1$s' end, n,
+             then '(k."agentundo.e%1$s" %2$s r."agentundo.e%1$s" or k."agentundo.e%1$s" is null and r."agentundo.e%1$s" is null)'
+             else 'k."agentundo.e%1$s" %2$s r."agentundo.e%1$s"' end, n,
            coalesce((select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname) from pg_constraint c join pg_operator o on o.oid = c.conexclop[n]
                      where c.conindid = index and c.conexclop is not null limit 1),
              (select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname)
@@ -159,11 +159,11 @@ begin
     from generate_series(1, i.indnkeyatts) n;
   return format($sql$
     with target as materialized (%1$s),
-    k as (select agentundo_place, agentundo_detail, agentundo_part, agentundo_cur, %2$s from target agentundo_row%3$s),
-    r as (select ctid as agentundo_ctid, tableoid as agentundo_table, xmin::text::bigint as agentundo_xmin, %2$s from %4$s agentundo_row%3$s)
-    select k.agentundo_place, 'unique_taken', %5$L, %6$L, r.agentundo_xmin, %7$s
+    k as (select "agentundo.place", "agentundo.detail", "agentundo.part", "agentundo.cur", %2$s from target agentundo_row%3$s),
+    r as (select ctid as "agentundo.ctid", tableoid as "agentundo.table", xmin::text::bigint as "agentundo.xmin", %2$s from %4$s agentundo_row%3$s)
+    select k."agentundo.place", 'unique_taken', %5$L, %6$L, r."agentundo.xmin", %7$s
     from k join r on %8$s
-    where not exists (select from unnest($2) a where a.cur = r.agentundo_ctid and a.part = r.agentundo_table)$sql$,
+    where not exists (select from unnest($2) a where a.cur = r."agentundo.ctid" and a.part = r."agentundo.table")$sql$,
     agentundo._target_sql(t.id, '$1'), picked, predicate, agentundo._from(t),
     (select c.relname from pg_class c where c.oid = index), t.relation::text, t.id, equal);
 end
@@ -180,11 +180,11 @@ declare
 begin
   select * into c from pg_constraint where oid = con;
   child := agentundo._tracked_of(c.conrelid);
-  select string_agg(format('r.%I::%s as agentundo_v%s', p.attname, format_type(agentundo._base(p.atttypid), -1), n), ', ' order by n),
-         string_agg(format('gone.agentundo_v%s %s ch.%I', n, o, f.attname), ' and ' order by n),
+  select string_agg(format('r.%I::%s as "agentundo.v%s"', p.attname, format_type(agentundo._base(p.atttypid), -1), n), ', ' order by n),
+         string_agg(format('gone."agentundo.v%s" %s ch.%I', n, o, f.attname), ' and ' order by n),
          -- bytewise, as the key itself tells whether it has to act
-         format('row(%s)::record operator(pg_catalog.*=) row(%s)::record', string_agg(format('x.%I', p.attname), ', ' order by n), string_agg('gone.agentundo_v' || n, ', ' order by n)),
-         string_agg(format('gone.agentundo_v%s %s x.%I', n, o, f.attname), ' and ' order by n)
+         format('row(%s)::record operator(pg_catalog.*=) row(%s)::record', string_agg(format('x.%I', p.attname), ', ' order by n), string_agg(format('gone."agentundo.v%s"', n), ', ' order by n)),
+         string_agg(format('gone."agentundo.v%s" %s x.%I', n, o, f.attname), ' and ' order by n)
     into parent_cols, child_equal, target_equal, child_target_equal
     from (
       select n, c.confkey[n] as pk, c.conkey[n] as fk,
@@ -194,20 +194,20 @@ begin
     join pg_attribute p on p.attrelid = k.prel and p.attnum = k.pk
     join pg_attribute f on f.attrelid = k.frel and f.attnum = k.fk;
   child_target := case when child is not null then format($sql$
-        and not exists (select from child_target x where x.agentundo_cur = ch.ctid and x.agentundo_part = ch.tableoid and (%s) is not true)$sql$, child_target_equal) else '' end;
+        and not exists (select from child_target x where x."agentundo.cur" = ch.ctid and x."agentundo.part" = ch.tableoid and (%s) is not true)$sql$, child_target_equal) else '' end;
   return format($sql$
     with target as materialized (%1$s),
     child_target as materialized (%2$s),
     gone as materialized (
-      select d.place as agentundo_place, %3$s
+      select d.place as "agentundo.place", %3$s
       from unnest($2) d
       join lateral (select * from %4$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true),
     lost as (   -- the value goes, and no other restored row has it, unless the key would act on that too
       select gone.* from gone
-      where not exists (select from target x where x.agentundo_place = gone.agentundo_place and %6$s)),
+      where not exists (select from target x where x."agentundo.place" = gone."agentundo.place" and %6$s)),
     held as (
       select gone.*, exists (select from target x where %7$s) as passed_on from lost gone)
-    select gone.agentundo_place, case when gone.passed_on then 'constraint' else 'has_dependents' end, %8$L, %9$L, ch.xmin::text::bigint, %10$s
+    select gone."agentundo.place", case when gone.passed_on then 'constraint' else 'has_dependents' end, %8$L, %9$L, ch.xmin::text::bigint, %10$s
     from held gone join %11$s ch on %12$s
     where not (gone.passed_on and %13$s)
       and not exists (select from unnest(%5$s) a where a.action = 'delete' and a.cur = ch.ctid and a.part = ch.tableoid)%14$s$sql$,
@@ -243,7 +243,7 @@ begin
   return format($sql$
     with target as materialized (%1$s),
     parent_target as materialized (%2$s)
-    select k.agentundo_place, 'missing_parent', %3$L, %4$L, null::bigint, %5$s
+    select k."agentundo.place", 'missing_parent', %3$L, %4$L, null::bigint, %5$s
     from target k
     where %6$s
       and not exists (select from %7$s p where %8$s

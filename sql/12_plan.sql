@@ -281,11 +281,11 @@ begin
   for i in
     select x.place from unnest(d) x
     where x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
-      and (x.cur is not null or x.before is not null)
+      and (x.cur is not null or x.before is not null or x.detail ->> 'last_segment' = 'ok')
   loop
     d[i].detail := coalesce(d[i].detail, '{}') || jsonb_build_object('forced', d[i].reason);
-    d[i].action := case when d[i].before is null then 'delete' when d[i].cur is null then 'insert' else 'update' end;
-    d[i].status := 'ok';
+    d[i].action := case when d[i].before is null and d[i].cur is null then 'none' when d[i].before is null then 'delete' when d[i].cur is null then 'insert' else 'update' end;
+    d[i].status := case when d[i].action = 'none' then 'done' else 'ok' end;
     d[i].reason := null;
   end loop;
   return d;
@@ -302,7 +302,7 @@ declare
 begin
   for i in select x.place from unnest(d) x where x.status = 'conflict' loop
     if d[i].reason = 'row_changed' and d[i].detail ->> 'last_segment' = 'ok' then
-      d[i].status := 'ok';
+      d[i].status := case when d[i].action = 'none' then 'done' else 'ok' end;
       d[i].reason := null;
       d[i].columns := null;
     else
@@ -565,18 +565,19 @@ begin
     else
       sources := sources || format($sql$
         select x.place,
-          case when b.ctid is not null then %1$s when a.ctid is not null then %2$s end as key,
+          case when b.ctid is not null then %1$s when a.ctid is not null then %2$s when k.ctid is not null then %9$s end as key,
           case when b.ctid is not null then %3$s end as before,
           case when a.ctid is not null then %4$s end as after,
           case when r.ctid is not null then %5$s end as current
         from unnest($1) x
         left join lateral (select h.ctid, h.* from %6$s h where h.ctid = x.before offset 0) b on true
         left join lateral (select h.ctid, h.* from %6$s h where h.ctid = x.after offset 0) a on true
+        left join lateral (select h.ctid, h.* from %6$s h where h.ctid = (x.detail ->> 'at')::tid and x.before is null and x.after is null offset 0) k on true
         left join lateral (select r.ctid, r.* from %7$s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
         where x.tracked = %8$s$sql$,
         agentundo._key_sql(t.id, 'b', 'history'), agentundo._key_sql(t.id, 'a', 'history'),
         agentundo._json_sql(t.id, 'b', 'history'), agentundo._json_sql(t.id, 'a', 'history'), agentundo._json_sql(t.id, 'r', 'table'),
-        t.history, agentundo._from(t), t.id);
+        t.history, agentundo._from(t), t.id, agentundo._key_sql(t.id, 'k', 'history'));
     end if;
   end loop;
   if sources = '{}' then
@@ -588,7 +589,7 @@ begin
       case when x.status in ('done', 'conflict') and x.action = 'none' then 'none' else x.action end, x.status, x.reason, x.columns,
       case when x.reason = 'not_visible' then null else s.before end, case when x.reason = 'not_visible' then null else s.after end,
       case when x.reason = 'not_visible' then null else s.current end,
-      nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', x.delta, 'unit', x.unit)), '{}')
+      nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', x.delta, 'unit', x.unit)), '{}')
     from unnest($1) x
     join shown s on s.place = x.place
     join agentundo._tracked t on t.id = x.tracked

@@ -187,6 +187,7 @@ declare
   seen record;
   began timestamptz := clock_timestamp();
 begin
+  perform agentundo._follow(tables);
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
   if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m
              join pg_trigger g on g.tgrelid = m and not g.tgisinternal
@@ -197,7 +198,6 @@ begin
   -- that lets go and tries again, before any writer who waits for it looks for a deadlock.
   perform set_config('lock_timeout', (extract(epoch from current_setting('deadlock_timeout')::interval) * 125)::int || 'ms', true);
   perform agentundo._lock_tables(tables, strong);
-  perform agentundo._follow(tables);
   foreach one in array tables loop
     if exists (select from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one) then
       perform agentundo._lock_rows(one, changes);
@@ -221,6 +221,7 @@ begin
     insert into agentundo._restoring (xid, tracked, operation, planned)
       select pg_current_xact_id(), x.tracked, o.operation, count(*)
       from unnest(d) x
+      join agentundo._tracked tr on tr.id = x.tracked and tr.active  -- an untracked table has no triggers to count
       cross join lateral unnest(case
         when x.action = 'update' and (replace or coalesce(x.detail ? 'replace', false)) then array['D', 'I']::"char"[]
         else array[upper(left(x.action, 1))]::"char"[] end) o (operation)
@@ -270,7 +271,10 @@ begin
     perform agentundo._by_deputy('switch', silent.relation, silent.trigger, silent.state);
   end loop;
   if not fire then
-    select * into seen from agentundo._restoring r where r.xid = pg_current_xact_id() and r.planned <> r.seen limit 1;
+    select * into seen from agentundo._restoring r
+     where r.xid = pg_current_xact_id() and r.planned <> r.seen
+       and not (r.operation = 'U' and r.seen > r.planned and agentundo._only_planned(r.tracked, d, revert_id))
+     limit 1;
     if found then
       perform agentundo._fail('UN001',
         format('agentundo: putting the rows back would reach further than planned: %s rows of %s instead of %s',
@@ -282,6 +286,31 @@ begin
     perform set_config('agentundo.restoring', '', true);
   end if;
   return d;
+end
+$body$;
+
+-- A key that cascades on UPDATE sets again what the plan has set already, where a referenced value was
+-- only written differently (1.0, 1.00). Harmless if no other row was touched and each is as planned.
+create or replace function agentundo._only_planned(tracked_id int, d agentundo._decision[], revert_id text) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  as_planned boolean;
+begin
+  select * into t from agentundo._tracked where id = tracked_id;
+  execute format($sql$
+    with written as materialized (
+      select r.* from %1$s r where r.xmin = (select c.xmin from agentundo._change c where c.invocation = $3 limit 1)),
+    planned as (
+      select d.place, d.status, exists (
+          select from %2$s h join written r on %3$s operator(pg_catalog.*=) %4$s where h.ctid = d.before) as arrived
+      from unnest($1) d
+      where d.tracked = $2 and d.status in ('ok', 'merge') and d.action in ('insert', 'update'))
+    select (select count(*) from written) = (select count(*) from planned) and (select coalesce(bool_and(arrived and status = 'ok'), true) from planned)$sql$,
+    agentundo._from(t), t.history, agentundo._image_row(t.id, 'h', 'd.before_change', 'r'), agentundo._table_row(t.id, 'r'))
+    into as_planned using d, tracked_id, revert_id;
+  return as_planned;
 end
 $body$;
 
