@@ -311,6 +311,20 @@ def test_row_without_a_key_that_is_edited_meanwhile(db: Connection, session: New
     assert_same(edited, snapshot(db, "public.log"))
 
 
+def test_column_added_meanwhile_keeps_its_value(db: Connection, session: NewSession) -> None:
+    write(db, "agent", "update deals set stage = 'Won' where id = 1; delete from notes")
+    person, reverter = session(), session()
+    person.run("begin", "alter table deals add column rank int default 7", "table deals")
+    running = reverter.later(revert, reverter.conn, "agent")
+    reverter.wait_until_blocked(running, by=person)
+    person.run("commit")
+    assert outcome(running).counts == (0, 3, 1, 0, 0)
+    assert rows(db, "select * from deals where id <= 2 order by id") == [
+        (1, "New", "eve", 100, 7),
+        (2, "New", "eve", 200, 7),
+    ]
+
+
 # Children of rows that would go -----------------------------------------------------------------
 
 ACTIONS = ("no action", "restrict", "cascade", "set null", "set default")
@@ -463,6 +477,21 @@ def test_writer_on_a_table_with_a_trigger_is_not_the_deadlock_victim(
     assert {given for _, given in reason(failure(running))} == {"row_changed"}
     assert_same(edited, snapshot(db, *TABLES))
     assert triggers(db) == armed
+
+
+def test_writer_who_holds_a_parent_is_not_the_deadlock_victim(
+    db: Connection, session: NewSession
+) -> None:
+    """The revert has note 2 and, to put note 1 back, must see that the deal is there and stays."""
+    write(db, "agent", "delete from notes where id = 1; update notes set body = 'x' where id = 2")
+    person, reverter = session(), session()
+    person.run("begin", "select from deals where id = 1 for update")
+    running = reverter.later(revert, reverter.conn, "agent")
+    reverter.wait_until_blocked(running, by=person)
+    finishes(person, person.run_later("update notes set body = 'mia' where id = 2"))
+    edited = snapshot(db, *TABLES)
+    assert {given for _, given in reason(failure(running))} == {"row_changed"}
+    assert_same(edited, snapshot(db, *TABLES))
 
 
 def test_idle_writer_holds_up_the_revert_but_nobody_behind_it(
