@@ -112,7 +112,9 @@ def run(server: Server, dsn: str, scale: int) -> Timings:
             server, dsn, "-n", "-f", str(script), "-c", "2", "-R", "100", "-T", "3600", *definitions
         )
         try:
-            for number, (name, statement) in enumerate(statements("pgbench_accounts", scale).items()):
+            for number, (name, statement) in enumerate(
+                statements("pgbench_accounts", scale).items()
+            ):
                 timings[f"agent {name}"] = timed(
                     lambda text=statement, step=number + 1: tagged(conn, text, step)
                 )
@@ -131,9 +133,7 @@ def run(server: Server, dsn: str, scale: int) -> Timings:
 def tagged(conn: psycopg.Connection[Any], statement: str, step: int) -> None:
     """Run one of the agent's calls."""
     with conn.transaction():
-        conn.execute(
-            "select agentundo.tag(%s, run => 'job', step => %s)", [f"call-{step}", step]
-        )
+        conn.execute("select agentundo.tag(%s, run => 'job', step => %s)", [f"call-{step}", step])
         conn.execute(statement.encode())
 
 
@@ -150,7 +150,8 @@ def verify(conn: psycopg.Connection[Any], rows: int) -> None:
           (select * from expected except all select * from pgbench_accounts)
           union all
           (select * from pgbench_accounts except all select * from expected))
-        select count(*), (select count(*) from pgbench_accounts), (select count(*) from pgbench_history)
+        select count(*), (select count(*) from pgbench_accounts),
+          (select count(*) from pgbench_history)
         from difference
         """
     ).fetchone()
@@ -184,7 +185,10 @@ def main() -> None:
             names = list(timings)
             print("| PostgreSQL | " + " | ".join(names) + " |")
             print("|---" * (len(names) + 1) + "|")
-        print(f"| {major} | " + " | ".join(f"{timings[name]:.1f}" for name in names) + " |", flush=True)
+        print(
+            f"| {major} | " + " | ".join(f"{timings[name]:.1f}" for name in names) + " |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -34,6 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("pyagentundo")
     group.addoption("--pg", metavar="MAJORS", help="versions to test on, such as 14,15,16,17,18")
     group.addoption("--dsn", help="a server of one's own to test on, as superuser")
+    group.addoption(
+        "--few", type=int, metavar="N", help="of each test at most N sets of parameters a server"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -43,6 +46,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     wanted = [int(major) for major in majors.split(",")] if majors else [None]
     ids = [f"pg{major}" if major else "pg" for major in wanted]
     metafunc.parametrize("server", wanted, ids=ids, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Thin out parametrized tests for ``--few``, keeping sets from the whole range."""
+    few = config.getoption("--few")
+    if not few:
+        return
+    groups: dict[tuple[str, object], list[pytest.Item]] = {}
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        server = callspec.params.get("server") if callspec else None
+        groups.setdefault((item.nodeid.partition("[")[0], server), []).append(item)
+    kept = {id(group[i * len(group) // few]) for group in groups.values() for i in range(few)}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = [item for item in items if id(item) in kept]
 
 
 @pytest.fixture(scope="session")

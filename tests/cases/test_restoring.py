@@ -442,10 +442,10 @@ def test_an_operator_reverts_on_tables_of_an_ordinary_role(
     assert owned == (0,)
 
 
-def test_a_check_function_finds_its_owners_tables(
+def test_a_check_function_runs_with_our_rights_and_its_owners_path(
     db: Connection, connect: Connect, make_role: Any
 ) -> None:
-    """It looks something up in a table that nobody but its owner may read."""
+    """It never runs as its owner, let alone as a superuser: what it needs has to be granted."""
     owner, operator = make_role(), make_role(member_of="agentundo_operator")
     db.execute(
         f"create schema hers authorization {owner}; set role {owner}; set search_path = hers;"
@@ -463,8 +463,17 @@ def test_a_check_function_finds_its_owners_tables(
         writer.execute(
             "update deals set stage = 'won' where id = 1; delete from deals where id = 2"
         )
+    changed = everything(db)
     hand = connect(user=operator)
+    # A search_path of the caller's does not count: it could bring in the caller's functions.
     hand.execute("set search_path = hers")
+    with pytest.raises(psycopg.DatabaseError) as refused:
+        revert(hand, "call")
+    assert refused.value.sqlstate == "UN001"
+    assert "grant that role what the function needs" in (refused.value.diag.message_hint or "")
+    assert_same(changed, everything(db))
+    db.execute(f"alter role {owner} set search_path = hers".encode())
+    db.execute("grant select on hers.stages to agentundo_owner")
     assert revert(hand, "call").status == "reverted"
     assert_same(before, everything(db))
 

@@ -111,10 +111,11 @@ def test_everything_that_reads_works_on_a_hot_standby(own_server: Server) -> Non
         Standby(own_server.embedded) as server,
         closing(psycopg.connect(server.dsn(janitor.dbname), autocommit=True)) as standby,
     ):
+        primary.execute("set synchronous_commit = on")  # what is not flushed is not sent
         make_tables(primary)
         write_and_revert(primary)
         expected = answers(primary)
-        written = scalar(primary, "select pg_current_wal_insert_lsn()::text")
+        written = scalar(primary, "select pg_current_wal_flush_lsn()::text")
         reached = "select pg_last_wal_replay_lsn() >= %s::pg_lsn"
         wait_until(lambda: bool(scalar(standby, reached, written)), what="the standby")
         assert scalar(standby, "select pg_is_in_recovery()")
