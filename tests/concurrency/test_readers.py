@@ -92,7 +92,9 @@ class Standby(EmbeddedServer):
     """A server that starts as a copy of another one and follows it."""
 
     def __init__(self, primary: EmbeddedServer) -> None:
-        super().__init__(bindir=primary.bindir, settings=SETTINGS)
+        # In place of what pg_basebackup writes, which libpq of another version may not understand.
+        follow = {"primary_conninfo": primary.dsn()}
+        super().__init__(bindir=primary.bindir, settings={**SETTINGS, **follow})
         self._primary = primary
 
     def _initdb(self) -> None:
