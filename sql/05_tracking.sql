@@ -184,8 +184,12 @@ $body$;
 create or replace function agentundo._relatives(relation regclass) returns setof regclass
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select distinct case when c.conrelid = relation then c.confrelid else c.conrelid end::regclass
-  from pg_constraint c where c.contype = 'f' and c.conparentid = 0 and relation in (c.conrelid, c.confrelid)
+  with level as (
+    select relation as oid union select p.relid from pg_partition_tree(relation) p)
+  select distinct case when c.conrelid in (select oid from level) then c.confrelid else c.conrelid end::regclass
+  from pg_constraint c
+  where c.contype = 'f' and c.conparentid = 0
+    and (c.conrelid in (select oid from level) or c.confrelid in (select oid from level))
 $body$;
 
 -- The schemas of a table, and of the types of its columns, that we cannot look into yet.

@@ -240,7 +240,13 @@ begin
     tag := agentundo._implicit_invocation();
     run := agentundo._implicit_run();
   end if;
-  if not found or (tag is null and t.capture = 'agent') then
+  if not found then
+    return null;
+  end if;
+  -- Whoever truncates, and captured or not: rows that are there afterwards are not those of before, however
+  -- equal they look.
+  update agentundo._member x set emptied = agentundo._last_change() where x.relation = tg_relid;
+  if tag is null and t.capture = 'agent' then
     return null;
   end if;
   if tag is not null then

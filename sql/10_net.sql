@@ -66,11 +66,23 @@ $body$
   from agentundo._stamp s
 $body$;
 
+-- The table as the current rows are looked up in it: by index for few, and read through once where the
+-- set touched a good part of it, which the planner cannot know of a set that it does not see.
+create or replace function agentundo._lookup_sql(t agentundo._tracked, changes bigint[]) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case
+    when (select sum(c.rows) from agentundo._change c where c.change = any (changes) and c.tracked = t.id) * 20
+         > (select sum(greatest(c.reltuples, 0)) from agentundo._levels(t.relation, t.kind) l join pg_class c on c.oid = l)
+      then format('(select r.ctid, r.tableoid, r.xmin, r.* from %s r offset 0)', agentundo._from(t))
+    else agentundo._from(t) end
+$body$;
+
 -- Per row: before, after, current, and whether anybody wrote since. Statuses are first ones: 'ok',
 -- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
 -- cancel out are not reported.
 create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[], settled bigint[]) returns setof agentundo._decision
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off as
 $body$
 declare
   t agentundo._tracked;
@@ -85,8 +97,9 @@ begin
         jsonb_build_object('hint', format('Table %s is gone.', t.name), 'rows', c.rows)
       from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id;
   else
-    return query execute case when keyed then agentundo._net_keyed_sql(t) else agentundo._net_keyless_sql(t) end
-      using tracked_id, changes, family, agentundo._trusted_after(), settled;
+    return query execute case when keyed then agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes)) else agentundo._net_keyless_sql(t) end
+      using tracked_id, changes, family, agentundo._trusted_after(), settled,
+        (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id);
     return query
       select null::int, tracked_id, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
         'none', 'conflict', 'erased', null, null::text[], null::jsonb, min(case when c.operation = 'U' then 'moved' end), null::jsonb
@@ -114,7 +127,7 @@ $body$
      where c.live and c.since_change > 0 and c.history_column is not null))
 $body$;
 
-create or replace function agentundo._net_keyed_sql(t agentundo._tracked) returns text
+create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -203,18 +216,30 @@ begin
   later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
     select %7$s from foreigner f join %2$s h on h._change = f.source join image i on i.xid = f.xid and %8$s
     group by %7$s having max(f.change) > max(i.change)),
+  resurrected as (   -- a row that somebody wrote whose write was undone after ours: it is not to come back
+    select distinct u.tid, i.tid as before
+    from (
+      select h.ctid as tid%20$s, %21$s as says
+      from agentundo._reverted x
+      join agentundo._revert v on v.id = x.revert and v.standing and v.number > (select max(change) from change)
+      join agentundo._change f on f.change = x.change and f.tracked = $1 and f.change < (select min(change) from change)
+      join %2$s h on h._change = coalesce(f.source, f.change) and (h._image = 'N') <> f.inverted) u
+    join image i on %22$s and i.old
+    join %2$s h on h.ctid = i.tid
+    where u.says operator(pg_catalog.*=) %4$s),
   compared as (
-    select n.*, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
+    select n.*, rs.tid is not null as resurrected, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
       n.before is null and n.after is not null and bc.operation = 'U' or n.after is null and n.before is not null and ac.operation = 'U' as moved,
       a.matches, b.matches as back,
-      (n.change <= $4 or (ac.filenode is not null and r.ctid is not null and ac.filenode <> pg_relation_filenode(r.tableoid))) as by_value,
+      (n.change <= $4 or (n.change > $6 and ac.filenode is not null and r.ctid is not null and ac.filenode <> pg_relation_filenode(r.tableoid))) as by_value,
       l.k1 is not null as written_again
     from net n
     left join %9$s r on %10$s
     left join later l on %17$s
+    left join (select before, min(tid) as tid from resurrected group by before) rs on rs.before = n.before
     left join change ac on ac.change = n.after_change
     left join change bc on bc.change = n.before_change
-    left join lateral (select case when n.change <= $4 or (ac.filenode is not null and ac.filenode <> pg_relation_filenode(r.tableoid))
+    left join lateral (select case when n.change <= $4 or (n.change > $6 and ac.filenode is not null and ac.filenode <> pg_relation_filenode(r.tableoid))
         then %11$s operator(pg_catalog.*=) %12$s else %13$s operator(pg_catalog.*=) %14$s end as matches
       from %2$s h where h.ctid = n.after and r.ctid is not null offset 0) a on true
     left join lateral (select %15$s operator(pg_catalog.*=) %14$s as matches
@@ -222,7 +247,7 @@ begin
   judged as (
     select *, matches and not written_again and (by_value or version = own_version or version = any (versions)
         or version in (%18$s)) as untouched,
-      back and version in (%18$s) as taken_back
+      back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $1 and f.change = any ($3)) as taken_back
     from compared)
   select null::int, $1, change, part, cur, before, after,
     case when before is not null then before_change end, case when after is not null then after_change end,
@@ -241,18 +266,19 @@ begin
     select *,
       case when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
         when after is not null then case when untouched then 'ok' when taken_back then 'done' else 'conflict' end
-        when cur is null then 'ok' when taken_back then 'done' else 'conflict' end as first_status,
+        when cur is null then case when resurrected then 'done' else 'ok' end when taken_back then 'done' else 'conflict' end as first_status,
       case when after is not null and cur is null then case when before is not null then 'row_deleted' end
         when after is not null then case when untouched or taken_back then null when matches then 'row_rewritten' else 'row_changed' end
         when cur is not null and not coalesce(taken_back, false) then 'row_exists' end as first_reason
     from judged) judged$sql$,
     keys, t.history, same_chain, agentundo._image_row(t.id, 'h', 'i.change'), same_foreign, plain,
     plain, replace(same_foreign, ' c.k', ' i.k'),
-    agentundo._from(t), to_table,
+    lookup, to_table,
     agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), agentundo._table_row(t.id, 'r', true),
     agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), agentundo._table_row(t.id, 'r'),
     agentundo._image_row(t.id, 'h', 'n.before_change', 'r'),
-    agentundo._retyped(t.id, 'change', 'before_change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'), agentundo._undo_versions_sql(), agentundo._stranger_sql('f'));
+    agentundo._retyped(t.id, 'change', 'before_change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'), agentundo._undo_versions_sql(), agentundo._stranger_sql('f'),
+    h_keys, agentundo._image_row(t.id, 'h', 'f.change'), replace(same_chain, 'c.k', 'u.k'));
 end
 $body$;
 
@@ -283,7 +309,7 @@ $body$
     select y.says, r.tableoid as part, r.ctid as cur,
       r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) or y.after_change <= $4
         or r.xmin::text::bigint in (%6$s)
-        or exists (select from agentundo._change c where c.change = y.after_change and c.filenode <> pg_relation_filenode(r.tableoid)) as untouched
+        or y.after_change > $6 and exists (select from agentundo._change c where c.change = y.after_change and c.filenode <> pg_relation_filenode(r.tableoid)) as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
     where y.surplus > 0),
   placed as (

@@ -262,11 +262,20 @@ $body$
     and has_schema_privilege((select c.relnamespace from pg_class c where c.oid = relation), 'usage')
 $body$;
 
+-- Those of the rows that lie in one level of a partitioned table. Where a row comes to lie that is not
+-- there yet, PostgreSQL decides; a constraint of that level then speaks for itself.
+create or replace function agentundo._within(d agentundo._decision[], root regclass, level regclass) returns agentundo._decision[]
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  select case when level = root then d
+    else array(select x from unnest(d) x where x.part in (select p.relid from pg_partition_tree(level) p)) end
+$body$;
+
 -- All of them. One finding per row and obstacle; `writer` is the xmin of the row in the way, by which
 -- cascade finds who wrote it.
 create or replace function agentundo._obstacles(d agentundo._decision[])
 returns table (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int)
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off as
 $body$
 declare
   t agentundo._tracked;
@@ -274,6 +283,7 @@ declare
   going agentundo._decision[];
   moved boolean;
   key smallint[];
+  here regclass;
   f record;
 begin
   for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge') and y.action <> 'none') order by x.id loop
@@ -298,27 +308,29 @@ begin
       end loop;
     end if;
     for f in
-      select c.oid, c.conname::text as name, c.confkey, way.up, c.confdeltype not in ('a', 'r') or c.confupdtype not in ('a', 'r') as acts,
+      select c.oid, c.conname::text as name, c.confkey, c.confrelid, c.conrelid, way.up, c.confdeltype not in ('a', 'r') or c.confupdtype not in ('a', 'r') as acts,
         case when way.up then c.conrelid else c.confrelid end::regclass as relation,
         coalesce(agentundo._tracked_of(case when way.up then c.conrelid else c.confrelid end), 0) as other
       from pg_constraint c cross join (values (true), (false)) way (up)
       where c.contype = 'f' and c.conparentid = 0
         and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true) and not coalesce((to_jsonb(c) ->> 'conperiod')::boolean, false)
-        and case when way.up then c.confrelid = t.relation and going <> '{}'
+        -- keys of the table or, for a partitioned one, of one of its levels
+        and case when way.up then c.confrelid in (select agentundo._levels(t.relation, t.kind)) and going <> '{}'
               -- a referenced key stays with its row unless the row goes or moves
-              and (moved or not c.confkey <@ key or exists (select from unnest(going) x where x.action = 'delete'))
-            else c.conrelid = t.relation and restored <> '{}' end
+              and (moved or c.confrelid <> t.relation or not c.confkey <@ key or exists (select from unnest(going) x where x.action = 'delete'))
+            else c.conrelid in (select agentundo._levels(t.relation, t.kind)) and restored <> '{}' end
     loop
+      here := case when f.up then f.confrelid else f.conrelid end;
       -- A table that we may not read: the key itself will refuse what would break it. Only where it would
       -- act (CASCADE, SET NULL) nobody would be asked, so the rows stay.
       if not agentundo._readable(f.relation) then
         return query
           select x.place, 'has_dependents', f.name, f.relation::text || ' (grant us SELECT to look into it)', null::bigint, null::int
-          from unnest(going) x where f.up and f.acts and (x.action = 'delete' or x.detail ? 'moved' or not f.confkey <@ key);
+          from unnest(agentundo._within(going, t.relation, here)) x where f.up and f.acts and (x.action = 'delete' or x.detail ? 'moved' or not f.confkey <@ key);
         continue;
       end if;
       return query execute case when f.up then agentundo._dependents_sql(t, f.oid) else agentundo._missing_sql(t, f.oid) end
-        using restored, going,
+        using agentundo._within(restored, t.relation, here), agentundo._within(going, t.relation, here),
           array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('insert', 'update')),
           array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('delete', 'update'));
     end loop;

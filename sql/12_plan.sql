@@ -355,7 +355,7 @@ begin
       (select string_agg(format('%s is distinct from r.%I', c.value, c.name), ' or ') from agentundo._target_columns(t.id) c where c.identity = 'a'))
       into places using d, t.id;
     foreach i in array coalesce(places, '{}') loop
-      if exists (select from pg_constraint c where c.contype = 'f' and c.confrelid = t.relation and c.confdeltype <> 'a') then
+      if exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)) and c.confdeltype <> 'a') then
         d[i].status := 'conflict';
         d[i].reason := 'constraint';
         d[i].columns := array(select c.name::text from agentundo._target_columns(t.id) c where c.identity = 'a');
@@ -430,7 +430,7 @@ end
 $body$;
 
 -- Who wrote what stands in the way, as far as it was tagged: the invocations that cascade takes along.
-create or replace function agentundo._blockers(ids text[], d agentundo._decision[]) returns text[]
+create or replace function agentundo._blockers(ids text[], d agentundo._decision[], scope text) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
@@ -481,7 +481,7 @@ begin
   found := found || coalesce(more, '{}');
   return array(
     select distinct f from unnest(found) f
-    where f is not null and f <> all (ids)
+    where f is not null and f <> all (ids) and agentundo._in_scope(f, agentundo._scope(scope))
       -- a revert of ours is no stranger, and one that is taken back already holds nothing up
       and not exists (select from agentundo._revert v where v.id = f and v.invocations && ids)
       and agentundo._uncovered(array[f]) <> '{}'
@@ -494,15 +494,21 @@ create or replace function agentundo._decide(ids text[], changes bigint[], on_co
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
+  settled bigint[] := agentundo._settled(ids);
   family bigint[] := agentundo._family(ids);
   d agentundo._decision[];
   found_more bigint;
   own int[];  -- rows that constraints would hold up even if all others went back
 begin
-  select array_agg(n order by t.id) into d
-    from agentundo._tracked t cross join lateral agentundo._net(t.id, changes, family, agentundo._settled(ids)) n
-   where t.id in (select c.tracked from agentundo._change c where c.change = any (changes));
-  d := agentundo._renumber(d);
+  select array_agg(row(n.place, n.tracked, n.change, n.part, n.cur, n.before, n.after, n.before_change, n.after_change,
+      n.action, n.status, n.reason, n.basis, n.columns, n.delta, n.unit, n.detail)::agentundo._decision order by n.place)
+    into d
+    from (
+      select row_number() over (order by t.id) as place, n.tracked, n.change, n.part, n.cur, n.before, n.after, n.before_change, n.after_change,
+        n.action, n.status, n.reason, n.basis, n.columns, n.delta, n.unit, n.detail
+      from agentundo._tracked t cross join lateral agentundo._net(t.id, changes, family, settled) n
+      where t.id in (select c.tracked from agentundo._change c where c.change = any (changes))) n;
+  d := coalesce(d, '{}');
   if exists (select from unnest(d) x where x.unit = 'moved') then
     d := agentundo._pair_moves(d);
   end if;
@@ -532,7 +538,7 @@ end
 $body$;
 
 -- cascade: the set grows by the tagged invocations that stand in its way, until none is left.
-create or replace function agentundo._extend(ids text[], on_conflict text, merge boolean) returns text[]
+create or replace function agentundo._extend(ids text[], on_conflict text, merge boolean, scope text) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -540,7 +546,7 @@ declare
 begin
   if on_conflict = 'cascade' then
     loop
-      more := agentundo._blockers(ids, agentundo._decide(ids, agentundo._uncovered(ids), on_conflict, merge));
+      more := agentundo._blockers(ids, agentundo._decide(ids, agentundo._uncovered(ids), on_conflict, merge), scope);
       exit when more = '{}';
       ids := ids || more;
     end loop;
@@ -608,7 +614,7 @@ $body$
 begin
   perform agentundo._check_mode(on_conflict);
   perform agentundo._require_known(invocations, scope);
-  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false));
+  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
   return query select * from agentundo._show(agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false)));
 end
 $body$;
@@ -673,7 +679,7 @@ declare
 begin
   perform agentundo._check_mode(on_conflict);
   perform agentundo._require_known(invocations, scope);
-  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false));
+  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
   d := agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false));
   return query
     with first_few as (

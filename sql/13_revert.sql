@@ -113,7 +113,7 @@ begin
   if picked is null then
     return;  -- without a key rows are found by what they say, and locked when they are acted on
   end if;
-  weak := not exists (select from pg_constraint c where c.contype = 'f' and c.confrelid = t.relation)
+  weak := not exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)))
     and not exists (select from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id and c.operation <> 'U');
   execute format($sql$
     select count(*) from (
@@ -169,7 +169,7 @@ $body$;
 create or replace function agentundo._attempt(
   ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, replace boolean)
 returns agentundo._decision[] language plpgsql security definer
-set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' as
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' set jit = off as
 $body$
 declare
   tables int[] := array(select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1);
@@ -487,14 +487,14 @@ $body$;
 
 -- What is to be taken back: the invocations named, for a redo their newest standing revert, with cascade
 -- also what stands in their way.
-create or replace function agentundo._aim(ids text[], redo boolean, on_conflict text, merge boolean) returns text[]
+create or replace function agentundo._aim(ids text[], redo boolean, on_conflict text, merge boolean, scope text) returns text[]
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select coalesce((
     select array_agg(distinct u order by u)
     from unnest(agentundo._extend(case when redo then array(
         select v.id from agentundo._revert v where v.invocations && ids and v.standing order by v.number desc limit 1) else ids end,
-      on_conflict, merge)) u), '{}')
+      on_conflict, merge, scope)) u), '{}')
 $body$;
 
 create or replace function agentundo._revert_now(
@@ -526,11 +526,11 @@ begin
   perform agentundo._require_revert(ids, scope, reverted_by);
   -- Which invocations this is about can change until they are locked, and locks are taken in one order:
   -- so name them, lock them all, look again, and begin anew without any lock if there are more.
-  wanted := agentundo._aim(ids, redo, on_conflict, merge);
+  wanted := agentundo._aim(ids, redo, on_conflict, merge, scope);
   loop
     begin
       perform agentundo._lock_invocations(wanted || ids);
-      aim := agentundo._aim(ids, redo, on_conflict, merge);
+      aim := agentundo._aim(ids, redo, on_conflict, merge, scope);
       if aim <@ wanted then
         exit;
       end if;
@@ -670,7 +670,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp set q
 $body$
   select not exists (
     select from pg_constraint c
-    join agentundo._tracked t on t.relation = c.confrelid
+    join agentundo._tracked t on c.confrelid in (select agentundo._levels(t.relation, t.kind))
     where c.contype = 'f' and c.confdeltype <> 'a'
       and t.id in (select ch.tracked from agentundo._change ch where ch.change = any (changes)))
 $body$;
