@@ -9,7 +9,8 @@
 -- purge(); nothing updates a change row, because its xmin is the version of the rows it tells of
 -- (see `_change`). Whether a change has been taken back stands beside it, in `_reverted`.
 --
--- Lock order, everywhere: rows of `_invocation` by id, then tables by oid, then their rows by key.
+-- Lock order, everywhere: rows of `_invocation` by id, then tables by oid, each before its history,
+-- then their rows by key.
 
 create table agentundo._home (
   only_row       boolean primary key default true check (only_row),
@@ -132,7 +133,8 @@ create table agentundo._invocation (
   created_at   timestamptz not null default now(),
   committed_at timestamptz,
   purged_at    timestamptz,                       -- its images are gone: UN011
-  held         text                               -- why purge() must leave it alone
+  held         text,                              -- why purge() must leave it alone
+  reverts      int not null default 0             -- counted up so that an older snapshot cannot miss one
 );
 create unique index on agentundo._invocation (run, step);
 create index on agentundo._invocation (created_at);
@@ -182,6 +184,7 @@ create table agentundo._revert (
   number      bigint not null default pg_catalog.nextval('agentundo._change_number'),
   invocations text[] not null,                    -- what it took back
   redo        boolean not null default false,
+  undoes      boolean not null default true,      -- false: it takes back an undo, so it writes like anybody
   standing    boolean not null default true,      -- false once it has been taken back itself
   partial     boolean not null default false,
   on_conflict text not null,

@@ -117,6 +117,10 @@ begin
     perform agentundo._fail('UN003', format('agentundo: only its owner %s can have table %s tracked', owner, relation),
       format('Run it as %s, or as a superuser.', owner));
   end if;
+  perform pg_advisory_xact_lock(hashtext('agentundo grants'));
+  if agentundo._deputy(relation) is not null then
+    return;  -- somebody was faster
+  end if;
   if outsider then perform agentundo._admit(owner, true); end if;
   if outsider and owner <> current_user and not has_schema_privilege(current_user, 'agentundo_history', 'create') then
     perform agentundo._admit(current_user, true);

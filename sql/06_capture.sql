@@ -312,8 +312,16 @@ declare
   owner name := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = m.relation);
   wanted text[] := array[]::text[];
 begin
-  execute format('grant execute on function %s(), agentundo._capture_truncate(), agentundo._unknown_partition() to %I', capture_function, owner);
-  execute format('grant usage on schema agentundo to %I', owner);  -- to name the function when creating the trigger
+  -- The owner's deputy names the functions when it creates the triggers. Only what is missing: every GRANT
+  -- writes the catalog, and two migrations at once would stumble over each other.
+  execute format('grant execute on function %s() to %I', capture_function, owner);
+  if not has_function_privilege(owner, 'agentundo._capture_truncate()', 'execute')
+    or not has_function_privilege(owner, 'agentundo._unknown_partition()', 'execute')
+    or not has_schema_privilege(owner, 'agentundo', 'usage') then
+    perform pg_advisory_xact_lock(hashtext('agentundo grants'));
+    execute format('grant execute on function agentundo._capture_truncate(), agentundo._unknown_partition() to %I', owner);
+    execute format('grant usage on schema agentundo to %I', owner);
+  end if;
   for w in
     select * from (values
       ('trigger', 'agentundo_insert', 'after insert on %s referencing new table as agentundo_new for each statement execute function ' || capture_function || '()', t.kind <> 'inherited'),

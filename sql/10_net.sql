@@ -23,12 +23,14 @@ $body$
     and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.standing))$sql$, alias)
 $body$;
 
--- The versions that reverts have left in a table ($1): a row that an undo brought to the very image
--- that our set had left is as our set left it.
+-- The versions that undoing has left in a table ($1): a row that a standing undo, of whatever, brought to
+-- the very image that our set had left is as our set left it. A redo is a write like any other, but for
+-- those of the set itself ($3).
 create or replace function agentundo._undo_versions_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.tracked = $1'
+  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.tracked = $1 where v.standing and v.undoes
+    union all select c.xmin::text::bigint from agentundo._change c where c.tracked = $1 and c.change = any ($3)'
 $body$;
 
 -- The part of the statement that both kinds of tables begin with: the changes of the set ($2), those by
@@ -97,6 +99,8 @@ begin
         jsonb_build_object('hint', format('Table %s is gone.', t.name), 'rows', c.rows)
       from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id;
   else
+    -- The table before its history, as everybody locks them who changes either.
+    execute format('select from %s where false', agentundo._from(t));
     return query execute case when keyed then agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes)) else agentundo._net_keyless_sql(t) end
       using tracked_id, changes, family, agentundo._trusted_after(), settled,
         (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id);

@@ -595,7 +595,8 @@ begin
       case when x.status in ('done', 'conflict') and x.action = 'none' then 'none' else x.action end, x.status, x.reason, x.columns,
       case when x.reason = 'not_visible' then null else s.before end, case when x.reason = 'not_visible' then null else s.after end,
       case when x.reason = 'not_visible' then null else s.current end,
-      nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', x.delta, 'unit', x.unit)), '{}')
+      nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', (
+        select jsonb_object_agg(k, v) from jsonb_each(x.delta) e (k, v) where t.relation is not null and (has_column_privilege(agentundo._caller(), t.relation::oid, k, 'select') or agentundo._owner())), 'unit', x.unit)), '{}')
     from unnest($1) x
     join shown s on s.place = x.place
     join agentundo._tracked t on t.id = x.tracked

@@ -15,8 +15,9 @@
 -- errors come out as UN001 with the constraint's name. The rows and our change rows are written in the
 -- same subtransaction: the row version holds for them too.
 
--- What an undo of these ids has to lock: themselves, and what they took back if they are reverts.
-create or replace function agentundo._lock_invocations(ids text[]) returns void
+-- What an undo of these ids has to lock: themselves, and what they took back if they are reverts. Returns
+-- all that it locked.
+create or replace function agentundo._lock_invocations(ids text[]) returns text[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -34,6 +35,7 @@ begin
     order by c.invocation, c.change
   on conflict (id) do nothing;
   perform from agentundo._invocation i where i.id = any (wanted) order by i.id for update;
+  return wanted;
 end
 $body$;
 
@@ -158,12 +160,18 @@ begin
     name, agentundo._from(t), t.id, out_and_in,
     case when set_list is null then 'select 1 where false' else format($sql$
       update %2$s r set %3$s
-      from work d left join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
+      from work d join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
       where d.tracked = %5$s and d.action = 'update' and not %6$s and r.ctid = d.cur and r.tableoid = d.part
         and (select count(*) from %1$s_gone) >= 0 returning 1$sql$, name, agentundo._from(t), set_list, t.history, t.id, out_and_in) end,
     t.history, t.relation, column_list, value_list);
 end
 $body$;
+
+-- Waits while we hold something are kept well below deadlock_timeout: it is the revert that lets go and
+-- tries again, before any writer who waits for it looks for a deadlock.
+create or replace function agentundo._short_wait() returns text
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$ select (extract(epoch from current_setting('deadlock_timeout')::interval) * 125)::int || 'ms' $body$;
 
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
@@ -194,9 +202,6 @@ begin
              where x.id = any (tables) and g.tgfoid not in (select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace)) then
     strong := array(select s.relation from agentundo._to_silence(agentundo._decide(ids, changes, on_conflict, merge)) s);
   end if;
-  -- Waits while we hold rows are kept well below deadlock_timeout, one by one and in sum: it is the revert
-  -- that lets go and tries again, before any writer who waits for it looks for a deadlock.
-  perform set_config('lock_timeout', (extract(epoch from current_setting('deadlock_timeout')::interval) * 125)::int || 'ms', true);
   perform agentundo._lock_tables(tables, strong);
   foreach one in array tables loop
     if exists (select from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one) then
@@ -417,11 +422,15 @@ begin
   conflicts := array(select x from unnest(d) x where x.status = 'conflict' order by x.place limit 20);
   select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('relation', s.relation, 'key', s.key, 'reason', s.reason, 'columns', s.columns,
       'invocation', s.invocation, 'constraint', s.detail -> 'constraint')))
-    into listed from agentundo._show(conflicts) s;
+    into listed
+    from agentundo._show(conflicts) s;
+  -- Without a key the key is the whole row, and that is nobody's business in a log.
+  select jsonb_agg(case when exists (select from agentundo._tracked t where t.relation::text = l ->> 'relation' and not exists (select from agentundo._key(t.id))) then l - 'key' else l end)
+    into listed from jsonb_array_elements(listed) l;
   first_one := listed -> 0;
   perform agentundo._fail('UN001',
     format('agentundo: %s would overwrite later work or break a constraint: %s %s: %s%s%s',
-      case when total = 1 then '1 row' else total || ' rows' end, first_one ->> 'relation', first_one ->> 'key', first_one ->> 'reason',
+      case when total = 1 then '1 row' else total || ' rows' end, first_one ->> 'relation', coalesce(first_one ->> 'key', '(a row without a key)'), first_one ->> 'reason',
       coalesce(' (' || (select string_agg(c, ', ') from jsonb_array_elements_text(first_one -> 'columns') c) || ')', coalesce(' (' || (first_one ->> 'constraint') || ')', '')),
       case when total > 1 then ', and more' else '' end),
     case when on_conflict = 'force'
@@ -508,6 +517,7 @@ declare
   aim text[];
   changes bigint[];
   d agentundo._decision[];
+  locked text[];
   saved text[];
   companions constant text[] := array['agent.invocation', 'agent.run', 'agent.step', 'agent.tool', 'agent.actor', 'agent.on_behalf_of', 'agent.scope', 'lock_timeout'];
   patience interval := case when current_setting('lock_timeout') = '0' then interval '60 s' else current_setting('lock_timeout')::interval end;
@@ -524,59 +534,49 @@ begin
   perform agentundo._require_known(ids, scope);
   perform agentundo._refuse_force(on_conflict, reverted_by, reason);
   perform agentundo._require_revert(ids, scope, reverted_by);
-  -- Which invocations this is about can change until they are locked, and locks are taken in one order:
-  -- so name them, lock them all, look again, and begin anew without any lock if there are more.
+  saved := array(select current_setting(c, true) from unnest(companions) with ordinality x (c, n) order by n);
   wanted := agentundo._aim(ids, redo, on_conflict, merge, scope);
   loop
     begin
-      perform agentundo._lock_invocations(wanted || ids);
+      -- All locks belong to the attempt: who gives way lets go of everything. Which invocations this is
+      -- about can change until they are locked, so they are named, locked all together and named again.
+      perform set_config('lock_timeout', agentundo._short_wait(), true);
+      locked := agentundo._lock_invocations(wanted || ids);
       aim := agentundo._aim(ids, redo, on_conflict, merge, scope);
-      if aim <@ wanted then
-        exit;
+      if not aim <@ wanted then
+        raise exception using errcode = 'UNR01';
       end if;
-      raise exception using errcode = 'UNR01';
-    exception when sqlstate 'UNR01' then
-      wanted := wanted || aim;
-    end;
-  end loop;
-  if aim = '{}' then
-    result := row('nothing_to_revert', null, '{}'::text[], 0, 0, 0, 0, 0);
-    return result;
-  elsif not aim <@ ids then
-    perform agentundo._require_known(aim, scope);
-    perform agentundo._require_revert(aim, scope, reverted_by);
-  end if;
-  ids := aim;
-
-  changes := agentundo._uncovered(ids);
-  result.invocations := array(select u from unnest(ids) u where exists (select from agentundo._change c where c.change = any (changes) and c.invocation = u));
-  result.rows_deleted := 0; result.rows_inserted := 0; result.rows_updated := 0; result.rows_skipped := 0; result.conflicts := 0;
-  if changes = '{}' then
-    select v.id into result.revert_id from agentundo._revert v where v.invocations && ids and v.standing order by v.number desc limit 1;
-    result.status := case
-      when result.revert_id is not null then 'already_reverted'
-      when exists (select from agentundo._invocation i where i.id = any (ids) and i.recorded and i.status = 'pending') then 'not_committed'
-      else 'nothing_to_revert' end;
-    if not (redo and result.status <> 'already_reverted' and exists (select from agentundo._revert v where v.id = any (ids) and v.standing)) then
-      return result;
-    end if;
-    result.invocations := ids;  -- the revert itself had changed no row: taking it back is bookkeeping
-  end if;
-
-  saved := array(select current_setting(c, true) from unnest(companions) with ordinality x (c, n) order by n);
-  insert into agentundo._invocation (id, scope, actor, role, tool, status, created_at, committed_at)
-    values (revert_id, agentundo._common_scope(ids), reverted_by, agentundo._caller(), case when redo then 'agentundo.redo' else 'agentundo.revert' end, 'committed', clock_timestamp(), clock_timestamp());
-  insert into agentundo._revert (id, invocations, redo, on_conflict, merge, reverted_by, reason, role)
-    values (revert_id, result.invocations, redo, on_conflict, merge, reverted_by, reason, agentundo._caller());
-
-  loop
-    begin
+      perform agentundo._require_known(ids || aim, scope);
+      if not aim <@ ids then
+        perform agentundo._require_revert(aim, scope, reverted_by);
+      end if;
+      changes := agentundo._uncovered(aim);
+      result := row(null, null, array(
+          select u from unnest(aim) u where exists (select from agentundo._change c where c.change = any (changes) and c.invocation = u)),
+        0, 0, 0, 0, 0);
+      if changes = '{}' then
+        select v.id into result.revert_id from agentundo._revert v where v.invocations && aim and v.standing order by v.number desc limit 1;
+        result.status := case
+          when result.revert_id is not null then 'already_reverted'
+          when exists (select from agentundo._invocation i where i.id = any (aim) and i.recorded and i.status = 'pending') then 'not_committed'
+          else 'nothing_to_revert' end;
+        -- A revert that had changed no row is taken back in the books alone.
+        exit when not (redo and result.revert_id is null and exists (select from agentundo._revert v where v.id = any (aim) and v.standing));
+        result.invocations := aim;
+      end if;
+      insert into agentundo._invocation (id, scope, actor, role, tool, status, created_at, committed_at)
+        values (revert_id, agentundo._common_scope(aim), reverted_by, agentundo._caller(), case when redo then 'agentundo.redo' else 'agentundo.revert' end, 'committed', clock_timestamp(), clock_timestamp());
+      insert into agentundo._revert (id, invocations, redo, undoes, on_conflict, merge, reverted_by, reason, role)
+        values (revert_id, result.invocations, redo, not exists (select from agentundo._revert v where v.id = any (result.invocations) and v.undoes),
+          on_conflict, merge, reverted_by, reason, agentundo._caller());
       perform agentundo.tag(revert_id, tool => case when redo then 'agentundo.redo' else 'agentundo.revert' end, actor => reverted_by);
-      d := agentundo._attempt(ids, changes, revert_id, on_conflict, merge, replace);
+      d := agentundo._attempt(aim, changes, revert_id, on_conflict, merge, replace);
+      update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (locked);
+      result.status := 'reverted';
       exit;
     exception
       when sqlstate 'UNR01' then
-        changes := agentundo._uncovered(ids);
+        wanted := wanted || aim;
       when lock_not_available then
         -- The revert gives way and tries again.
         if clock_timestamp() > began + patience then
@@ -627,6 +627,10 @@ begin
   end loop;
   perform set_config(c, coalesce(saved[n], ''), true) from unnest(companions) with ordinality x (c, n) where c <> 'lock_timeout';
   perform set_config('lock_timeout', saved[cardinality(saved)], true);
+  if result.status <> 'reverted' then
+    return result;
+  end if;
+  ids := aim;
 
   -- Nothing was left to do but what an earlier revert of these had done: no second one stands for it.
   if not redo and not exists (select from unnest(d) x where x.status in ('ok', 'merge') and x.action <> 'none') then

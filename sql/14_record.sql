@@ -50,6 +50,27 @@ begin
 end
 $body$;
 
+-- Nobody makes another's writes his own by recording them: what has been written or recorded under an id
+-- already keeps its scope, its actor and the person it was for. Operators may correct them.
+create or replace function agentundo._refuse_claim(id text, scope text, actor text, on_behalf_of text) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if not agentundo._operator() and exists (
+      select from (
+        select i.scope, i.actor, i.on_behalf_of from agentundo._invocation i where i.id = _refuse_claim.id
+        union all
+        (select c.scope, c.actor, c.on_behalf_of from agentundo._change c where c.invocation = _refuse_claim.id order by c.change limit 1)) was
+      where was.scope is distinct from nullif(_refuse_claim.scope, '')
+         or was.actor is distinct from coalesce(nullif(_refuse_claim.actor, ''), was.actor)
+         or was.on_behalf_of is distinct from coalesce(nullif(_refuse_claim.on_behalf_of, ''), was.on_behalf_of)) then
+    perform agentundo._fail('UN010', format('agentundo: invocation %L is somebody else''s', id),
+      'Something was written or recorded under this id for another scope, actor or person. Give every call an id of its own.',
+      jsonb_build_object('invocation', id));
+  end if;
+end
+$body$;
+
 create or replace function agentundo.record_invocation(
   id text default null, run text default null, step int default null, tool text default null, tier text default null,
   input jsonb default null, actor text default null, scope text default null, on_behalf_of text default null,
@@ -70,6 +91,7 @@ begin
   if tier is not null and tier not in ('critical', 'high', 'medium', 'low') then
     perform agentundo._fail('22023', format('agentundo: there is no tier %L', left(tier, 40)), 'Use critical, high, medium or low.');
   end if;
+  perform agentundo._refuse_claim(new_id, scope, actor, on_behalf_of);
   loop
     new_step := case when step is null and run is not null then agentundo._next_step(run) else step end;
     insert into agentundo._invocation as i (id, run, step, scope, actor, on_behalf_of, role, tool, tier, model, status, recorded, input, meta)

@@ -342,11 +342,13 @@ begin
   if coalesce(reason, '') = '' then
     perform agentundo._fail('22023', 'agentundo: an erasure needs a reason', 'Say why, for example the number of the request.');
   end if;
+  -- Waits for captures and reverts that write to this history now, and lets no new ones begin.
+  execute format('lock table %s in share row exclusive mode', t.history);
   execute format('select array_agg(distinct h._change) from %s h where %s', t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
     into changes using key;
   select array_agg(distinct c.invocation) into ids
     from agentundo._change c where (c.change = any (changes) or c.source = any (changes)) and c.invocation is not null;
-  perform agentundo._lock_invocations(ids);
+  perform agentundo._lock_invocations(ids);  -- no revert may be acting on an image that goes
 
   execute format('delete from %s h where h._change = any ($2) and %s', t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
     using key, changes;
