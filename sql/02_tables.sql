@@ -184,7 +184,6 @@ create table agentundo._revert (
   number      bigint not null default pg_catalog.nextval('agentundo._change_number'),
   invocations text[] not null,                    -- what it took back
   redo        boolean not null default false,
-  undoes      boolean not null default true,      -- false: it takes back an undo, so it writes like anybody
   standing    boolean not null default true,      -- false once it has been taken back itself
   partial     boolean not null default false,
   on_conflict text not null,

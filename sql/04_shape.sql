@@ -42,6 +42,30 @@ $body$
   select format('%s.%I', relnamespace::regnamespace, relname) from pg_class where oid = relation
 $body$;
 
+-- The enum behind a type: itself, its base if it is a domain, its elements' if it is an array.
+create or replace function agentundo._enum(type oid) returns oid
+language sql stable as
+$body$
+  with recursive t as (
+    select y.oid, y.typtype, y.typbasetype, y.typelem, y.typcategory from pg_type y where y.oid = type
+    union all
+    select y.oid, y.typtype, y.typbasetype, y.typelem, y.typcategory from pg_type y
+    join t on y.oid = case when t.typtype = 'd' then t.typbasetype when t.typcategory = 'A' then t.typelem end)
+  select oid from t where typtype = 'e'
+$body$;
+
+-- A column as history stores it. An enum goes through its output function, format() calls it: a cast to
+-- text could be the user's own function, and would run with our rights.
+create or replace function agentundo._stored(alias text, name name, type oid) returns text
+language sql stable as
+$body$
+  select case
+    when agentundo._history_type(type) in ('text', 'text[]') and agentundo._enum(type) is not null then
+      format('case when %1$I.%2$I is not null then pg_catalog.format(''%%s'', %1$I.%2$I)%3$s end', alias, name,
+        case when agentundo._history_type(type) = 'text[]' then '::pg_catalog._text' else '' end)
+    else format('%I.%I', alias, name) end
+$body$;
+
 -- A fingerprint of what capture relies on: the columns in order, their types, what is generated, and
 -- which tables inherit.
 create or replace function agentundo._shape(relation regclass) returns text
@@ -118,17 +142,6 @@ $body$
   order by abs(x.attnum), x.since_change
 $body$;
 
--- The enum behind a type: itself, its base if it is a domain, its elements' if it is an array.
-create or replace function agentundo._enum(type oid) returns oid
-language sql stable as
-$body$
-  with recursive t as (
-    select y.oid, y.typtype, y.typbasetype, y.typelem, y.typcategory from pg_type y where y.oid = type
-    union all
-    select y.oid, y.typtype, y.typbasetype, y.typelem, y.typcategory from pg_type y
-    join t on y.oid = case when t.typtype = 'd' then t.typbasetype when t.typcategory = 'A' then t.typelem end)
-  select oid from t where typtype = 'e'
-$body$;
 
 -- Called from capture functions as a condition on constants, and declared immutable although it
 -- reads the catalog: so the planner folds it away, once for each plan, and plans are thrown away by

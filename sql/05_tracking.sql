@@ -11,6 +11,49 @@
 
 -- Deputies -------------------------------------------------------------------------------------------
 
+-- What a deputy is: this text and no other. It takes no SQL from anybody: names are looked up, what they
+-- stand for is written here, and rights are granted to the owner of our schema alone.
+create or replace function agentundo._deputy_source() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select $deputy$
+declare
+  ours name := (select pg_get_userbyid(n.nspowner) from pg_namespace n where n.nspname = 'agentundo');
+  capture regproc;
+begin
+  case task
+    when 'trigger' then
+      capture := format('agentundo.%I', state)::regproc;
+      execute format(case argument
+        when 'agentundo_insert' then 'create trigger agentundo_insert after insert on %s referencing new table as agentundo_new for each statement execute function %s()'
+        when 'agentundo_update' then 'create trigger agentundo_update after update on %s referencing old table as agentundo_old new table as agentundo_new for each statement execute function %s()'
+        when 'agentundo_delete' then 'create trigger agentundo_delete after delete on %s referencing old table as agentundo_old for each statement execute function %s()'
+        when 'agentundo_tree' then 'create trigger agentundo_tree after insert or update or delete on %s for each statement execute function %s()'
+        when 'agentundo_truncate' then 'create trigger agentundo_truncate before truncate on %s for each statement execute function %s()'
+        when 'agentundo_row' then 'create trigger agentundo_row after insert or update or delete on %s for each row execute function %s()'
+        when 'agentundo_unknown' then 'create trigger agentundo_unknown after insert or update or delete on %s for each row execute function %s()'
+        end, relation, capture);
+      execute format('alter table only %s enable always trigger %I', relation, argument);
+    when 'drop trigger' then
+      if argument like 'agentundo\_%' then
+        execute format('drop trigger if exists %I on %s', argument, relation);
+      end if;
+    when 'switch' then
+      execute format('alter table only %s %s trigger %I', relation,
+        case state when 'D' then 'disable' when 'O' then 'enable' when 'A' then 'enable always' when 'R' then 'enable replica' end,
+        argument);
+    when 'grant' then
+      execute format('grant select, insert, update, delete on %s to %I', relation, ours);
+    when 'grant select' then
+      execute format('grant select on %s to %I', relation, ours);
+    when 'usage' then
+      execute format('grant usage on schema %s to %I', argument::regnamespace, ours);
+    when 'revoke' then
+      execute format('revoke select, insert, update, delete on %s from %I', relation, ours);
+  end case;
+end
+$deputy$::text $body$;
+
+-- Whoever could make a function in our schema of deputies could pretend to be one: the text decides.
 create or replace function agentundo._deputy(relation regclass) returns regproc
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -18,11 +61,11 @@ $body$
   from pg_class c
   join pg_proc p on p.proowner = c.relowner and p.proname like '\_deputy\_%'
   where c.oid = relation and p.pronamespace = 'agentundo_history'::regnamespace
+    and p.prosecdef and p.prosrc = agentundo._deputy_source()
   order by p.oid limit 1
 $body$;
 
--- What a deputy can do. Its text is fixed here, it is created with the rights of whoever calls
--- track(), and it belongs to the table's owner.
+-- Made with the rights of whoever calls track(), given to the table's owner.
 create or replace function agentundo._create_deputy(owner name, ours name) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -30,37 +73,8 @@ declare
   name text := '_deputy_' || left(agentundo._digest(owner), 12);
   signature text := format('agentundo_history.%I(text, regclass, text, text)', name);
 begin
-  execute format($create$
-    create or replace function agentundo_history.%I(task text, relation regclass, argument text, state text) returns void
-    language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
-    $deputy$
-    -- Belongs to the owner of tracked tables; only agentundo may call it. It puts our triggers on,
-    -- takes them off, grants us row access, and switches a trigger off and on around a revert.
-    begin
-      case task
-        when 'trigger' then
-          execute format('create or replace trigger %%I %%s', argument, format(state, relation));
-          execute format('alter table only %%s enable always trigger %%I', relation, argument);
-        when 'row trigger' then
-          execute format('create trigger %%I %%s', argument, format(state, relation));
-          execute format('alter table only %%s enable always trigger %%I', relation, argument);
-        when 'drop trigger' then
-          execute format('drop trigger if exists %%I on %%s', argument, relation);
-        when 'switch' then
-          execute format('alter table only %%s %%s trigger %%I', relation,
-            case state when 'D' then 'disable' when 'O' then 'enable' when 'A' then 'enable always' when 'R' then 'enable replica' end,
-            argument);
-        when 'grant' then
-          execute format('grant select, insert, update, delete on %%s to %%I', relation, argument);
-        when 'usage' then
-          execute format('grant usage on schema %%s to %%I', state, argument);
-        when 'grant select' then
-          execute format('grant select on %%s to %%I', relation, argument);
-        when 'revoke' then
-          execute format('revoke select, insert, update, delete on %%s from %%I', relation, argument);
-      end case;
-    end
-    $deputy$ $create$, name);
+  execute format('create or replace function agentundo_history.%I(task text, relation regclass, argument text, state text) returns void
+    language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as %L', name, agentundo._deputy_source());
   execute format('revoke all on function %s from public', signature);
   execute format('grant execute on function %s to %I', signature, ours);
   execute format('comment on function %s is %L', signature, 'agentundo: acts for the owner of tracked tables, on request of agentundo alone');
@@ -70,6 +84,7 @@ begin
 end
 $body$;
 
+-- Lets the caller and the table's owner make the deputy, and shuts the door again.
 create or replace function agentundo._admit(role name, admit boolean) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -127,10 +142,13 @@ begin
   end if;
   perform agentundo._create_deputy(owner, ours);
   if outsider then perform agentundo._admit(owner, false); end if;
+  if outsider and owner <> current_user and not (select rolsuper from pg_roles where rolname = current_user) then
+    perform agentundo._admit(current_user, false);
+  end if;
 end
 $body$;
 
-create or replace function agentundo._by_deputy(task text, relation regclass, argument text, state text default null) returns void
+create or replace function agentundo._by_deputy(task text, relation regclass, argument text default null, state text default null) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -251,7 +269,7 @@ begin
 
   for schema in select agentundo._out_of_reach(t.relation, ours) loop
     begin
-      perform agentundo._by_deputy('usage', t.relation, ours, schema::text);
+      perform agentundo._by_deputy('usage', t.relation, schema::text);
     exception when insufficient_privilege then
       null;
     end;
@@ -328,7 +346,7 @@ begin
     select r as relation from agentundo._relatives(t.relation) r
     where not has_table_privilege(ours, r, 'select') and agentundo._deputy(r) is not null
   loop
-    perform agentundo._by_deputy('grant select', level.relation, ours);
+    perform agentundo._by_deputy('grant select', level.relation);
   end loop;
 
   -- Every level of the tree.
@@ -339,7 +357,7 @@ begin
     if level.relkind = 'r' and not (has_table_privilege(ours, level.relation, 'insert') and has_table_privilege(ours, level.relation, 'select')
         and has_table_privilege(ours, level.relation, 'update') and has_table_privilege(ours, level.relation, 'delete'))
       or level.relkind = 'p' and not has_table_privilege(ours, level.relation, 'delete') then
-      perform agentundo._by_deputy('grant', level.relation, ours);
+      perform agentundo._by_deputy('grant', level.relation);
     end if;
     capture_function := agentundo._make_capture(t, m);
     perform agentundo._make_triggers(t, m, capture_function);
@@ -503,7 +521,7 @@ begin
   for level in select mb.relation, mb.id from agentundo._member mb where mb.tracked = t.id loop
     perform agentundo._drop_triggers(level.relation);
     if not keep_history then  -- else it can still be reverted
-      perform agentundo._by_deputy('revoke', level.relation, ours);
+      perform agentundo._by_deputy('revoke', level.relation);
     end if;
     execute format('drop function if exists agentundo.%I()', '_capture_' || level.id);
   end loop;

@@ -77,7 +77,7 @@ create or replace function agentundo._make_capture(t agentundo._tracked, m agent
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  name text := format('agentundo.%I', '_capture_' || m.id);
+  name text := '_capture_' || m.id;
   history_list text;   -- c1, c2
   picked text;         -- agentundo_row."a", agentundo_row."b"
   shaped text;         -- every column in order, generated ones as a typed null
@@ -92,9 +92,9 @@ declare
   body text;
 begin
   select string_agg(quote_ident(c.history_column), ', ' order by a.attnum),
-         string_agg(format('agentundo_row.%I', a.attname), ', ' order by a.attnum),
-         string_agg(format('old.%I', a.attname), ', ' order by a.attnum),
-         string_agg(format('new.%I', a.attname), ', ' order by a.attnum)
+         string_agg(agentundo._stored('agentundo_row', a.attname, a.atttypid), ', ' order by a.attnum),
+         string_agg(agentundo._stored('old', a.attname, a.atttypid), ', ' order by a.attnum),
+         string_agg(agentundo._stored('new', a.attname, a.atttypid), ', ' order by a.attnum)
     into history_list, picked, old_values, new_values
     from pg_attribute a
     join agentundo._column c on c.tracked = t.id and c.until_change is null
@@ -212,9 +212,9 @@ begin
 end
 $plpgsql$, exit_early, tail, body);
   -- As a literal: no name of the user's can end it.
-  execute format('create or replace function %s() returns trigger language plpgsql security definer as %L', name, body);
-  execute format('comment on function %s() is %L', name, 'Captures ' || t.name);
-  execute format('revoke all on function %s() from public', name);
+  execute format('create or replace function agentundo.%I() returns trigger language plpgsql security definer as %L', name, body);
+  execute format('comment on function agentundo.%I() is %L', name, 'Captures ' || t.name);
+  execute format('revoke all on function agentundo.%I() from public', name);
   return name;
 end
 $body$;
@@ -268,9 +268,10 @@ begin
   if pg_relation_filenode(tg_relid) is null then
     return null;
   end if;
-  select string_agg(quote_ident(c.history_column), ', '), string_agg(format('t.%I', c.name), ', ')
+  select string_agg(quote_ident(c.history_column), ', '), string_agg(agentundo._stored('t', c.name, a.atttypid), ', ')
     into history_list, picked
     from agentundo._column c
+    join pg_attribute a on a.attrelid = tg_relid and a.attname = c.name and not a.attisdropped
    where c.tracked = t.id and c.until_change is null;
   number := nextval('agentundo._change_number');
   execute format('insert into %s (_change, _image%s) select $1, ''O''%s from only %s t',
@@ -314,7 +315,7 @@ declare
 begin
   -- The owner's deputy names the functions when it creates the triggers. Only what is missing: every GRANT
   -- writes the catalog, and two migrations at once would stumble over each other.
-  execute format('grant execute on function %s() to %I', capture_function, owner);
+  execute format('grant execute on function agentundo.%I() to %I', capture_function, owner);
   if not has_function_privilege(owner, 'agentundo._capture_truncate()', 'execute')
     or not has_function_privilege(owner, 'agentundo._unknown_partition()', 'execute')
     or not has_schema_privilege(owner, 'agentundo', 'usage') then
@@ -324,20 +325,20 @@ begin
   end if;
   for w in
     select * from (values
-      ('trigger', 'agentundo_insert', 'after insert on %s referencing new table as agentundo_new for each statement execute function ' || capture_function || '()', t.kind <> 'inherited'),
-      ('trigger', 'agentundo_update', 'after update on %s referencing old table as agentundo_old new table as agentundo_new for each statement execute function ' || capture_function || '()', t.kind <> 'inherited'),
-      ('trigger', 'agentundo_delete', 'after delete on %s referencing old table as agentundo_old for each statement execute function ' || capture_function || '()', t.kind <> 'inherited'),
-      ('row trigger', 'agentundo_row', 'after insert or update or delete on %s for each row execute function ' || capture_function || '()', t.kind = 'inherited'),
-      ('trigger', 'agentundo_tree', 'after insert or update or delete on %s for each statement execute function ' || capture_function || '()', t.kind = 'inherited'),
-      ('trigger', 'agentundo_truncate', 'before truncate on %s for each statement execute function agentundo._capture_truncate()', true),
-      ('row trigger', 'agentundo_unknown', 'after insert or update or delete on %s for each row execute function agentundo._unknown_partition()', relkind = 'p' and m.relation = t.relation)
-    ) v (task, name, definition, wanted)
+      ('agentundo_insert', capture_function, t.kind <> 'inherited'),
+      ('agentundo_update', capture_function, t.kind <> 'inherited'),
+      ('agentundo_delete', capture_function, t.kind <> 'inherited'),
+      ('agentundo_row', capture_function, t.kind = 'inherited'),
+      ('agentundo_tree', capture_function, t.kind = 'inherited'),
+      ('agentundo_truncate', '_capture_truncate', true),
+      ('agentundo_unknown', '_unknown_partition', relkind = 'p' and m.relation = t.relation)
+    ) v (name, function, wanted)
     where v.wanted
   loop
     wanted := wanted || w.name;
     select * into present from pg_trigger where tgrelid = m.relation and tgname = w.name;
     if not found then
-      perform agentundo._by_deputy(w.task, m.relation, w.name, w.definition);
+      perform agentundo._by_deputy('trigger', m.relation, w.name, w.function);
     elsif present.tgenabled <> 'A' then
       perform agentundo._by_deputy('switch', m.relation, w.name, 'A');
     end if;

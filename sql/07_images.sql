@@ -125,7 +125,13 @@ $body$;
 
 create or replace function agentundo._table_column(alias text, name name, type text) returns text
 language sql immutable as
-$body$ select format('%I.%I::%s', alias, name, type) $body$;
+$body$
+  -- text stands for enums too: through the output function, see _stored()
+  select case type
+    when 'text' then format('case when %1$I.%2$I is not null then format(''%%s'', %1$I.%2$I) end', alias, name)
+    when 'text[]' then format('case when %1$I.%2$I is not null then format(''%%s'', %1$I.%2$I)::_text end', alias, name)
+    else format('%I.%I::%s', alias, name, type) end
+$body$;
 
 create or replace function agentundo._comparable(expression text, type text, by_value boolean) returns text
 language sql immutable as

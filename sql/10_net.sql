@@ -23,14 +23,12 @@ $body$
     and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.standing))$sql$, alias)
 $body$;
 
--- The versions that undoing has left in a table ($1): a row that a standing undo, of whatever, brought to
--- the very image that our set had left is as our set left it. A redo is a write like any other, but for
--- those of the set itself ($3).
+-- The versions that reverts and redos have left in a table ($1). A row that one of them brought to the very
+-- image that our set had left is as our set left it, if no stranger wrote it in between.
 create or replace function agentundo._undo_versions_sql() returns text
-language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language sql immutable set search_path = pg_catalog, pg_temp as
 $body$
-  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.tracked = $1 where v.standing and v.undoes
-    union all select c.xmin::text::bigint from agentundo._change c where c.tracked = $1 and c.change = any ($3)'
+  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.tracked = $1'
 $body$;
 
 -- The part of the statement that both kinds of tables begin with: the changes of the set ($2), those by
@@ -248,9 +246,17 @@ begin
       from %2$s h where h.ctid = n.after and r.ctid is not null offset 0) a on true
     left join lateral (select %15$s operator(pg_catalog.*=) %14$s as matches
       from %2$s h where h.ctid = n.before and r.ctid is not null and a.matches is not true offset 0) b on true),
+  suspect as materialized (   -- last written by an undo or redo: who wrote before that?
+    select %1$s from compared where version <> own_version and version in (%18$s)),
+  stranger as materialized (
+    select max(f.change) as change%20$s
+    from agentundo._change f join %2$s h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $1 and f.change > (select min(change) from change) and f.change <> all ($2) and f.change <> all ($3) and %19$s
+      and exists (select from suspect)
+    group by %23$s),
   judged as (
-    select *, matches and not written_again and (by_value or version = own_version or version = any (versions)
-        or version in (%18$s)) as untouched,
+    select compared.*, matches and not written_again and (by_value or version = own_version or version = any (versions)
+        or version in (%18$s) and not exists (select from stranger s where %24$s and s.change > compared.change)) as untouched,
       back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $1 and f.change = any ($3)) as taken_back
     from compared)
   select null::int, $1, change, part, cur, before, after,
@@ -282,7 +288,8 @@ begin
     agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), agentundo._table_row(t.id, 'r'),
     agentundo._image_row(t.id, 'h', 'n.before_change', 'r'),
     agentundo._retyped(t.id, 'change', 'before_change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'), agentundo._undo_versions_sql(), agentundo._stranger_sql('f'),
-    h_keys, agentundo._image_row(t.id, 'h', 'f.change'), replace(same_chain, 'c.k', 'u.k'));
+    h_keys, agentundo._image_row(t.id, 'h', 'f.change'), replace(same_chain, 'c.k', 'u.k'),
+    (select string_agg(format('h.%I', history_column), ', ' order by place) from agentundo._key(t.id)), replace(replace(same_chain, 'i.k', 's.k'), 'c.k', 'compared.k'));
 end
 $body$;
 

@@ -566,9 +566,8 @@ begin
       end if;
       insert into agentundo._invocation (id, scope, actor, role, tool, status, created_at, committed_at)
         values (revert_id, agentundo._common_scope(aim), reverted_by, agentundo._caller(), case when redo then 'agentundo.redo' else 'agentundo.revert' end, 'committed', clock_timestamp(), clock_timestamp());
-      insert into agentundo._revert (id, invocations, redo, undoes, on_conflict, merge, reverted_by, reason, role)
-        values (revert_id, result.invocations, redo, not exists (select from agentundo._revert v where v.id = any (result.invocations) and v.undoes),
-          on_conflict, merge, reverted_by, reason, agentundo._caller());
+      insert into agentundo._revert (id, invocations, redo, on_conflict, merge, reverted_by, reason, role)
+        values (revert_id, result.invocations, redo, on_conflict, merge, reverted_by, reason, agentundo._caller());
       perform agentundo.tag(revert_id, tool => case when redo then 'agentundo.redo' else 'agentundo.revert' end, actor => reverted_by);
       d := agentundo._attempt(aim, changes, revert_id, on_conflict, merge, replace);
       update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (locked);
@@ -577,6 +576,10 @@ begin
     exception
       when sqlstate 'UNR01' then
         wanted := wanted || aim;
+        if clock_timestamp() > began + patience then
+          raise exception using errcode = '55P03', message = 'agentundo: these invocations go on writing',
+            hint = 'Let them end first; what they write after the revert would stay.';
+        end if;
       when lock_not_available then
         -- The revert gives way and tries again.
         if clock_timestamp() > began + patience then

@@ -736,12 +736,15 @@ def app(db: Connection, connect: Connect, make_role: Any) -> Connection:
 
 @pytest.mark.parametrize(
     ("owner", "scope", "code"),
-    [("dana", "acme", None), ("omar", "acme", "UN003"), ("dana", "other", "UN002")],
+    [("dana", "acme", None), ("omar", "acme", "UN003"), ("dana", "other", "UN001")],
 )
 def test_cascade_needs_permission_for_each(
     db: Connection, app: Connection, owner: str, scope: str, code: str | None
 ) -> None:
-    """Who may take back a call of his own agent's may not take along another person's."""
+    """Who may take back a call of his own agent's may not take along another person's.
+
+    What belongs to another scope is not even named: it stays a conflict.
+    """
     write(
         db,
         "agent",
