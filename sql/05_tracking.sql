@@ -508,7 +508,6 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set quot
 $body$
 declare
   t agentundo._tracked;
-  ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
   level record;
 begin
   select * into t from agentundo._tracked x where x.relation = untrack.relation for update;

@@ -31,7 +31,11 @@ $body$ select coalesce(nullif(scope, ''), agentundo._setting('agent.scope')) $bo
 create or replace function agentundo._in_scope(id text, wanted text) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select case when agentundo._bound_to_scope() or wanted is not null then (
+  select case
+    -- a revert belongs where all that it took back belongs
+    when exists (select from agentundo._revert v where v.id = _in_scope.id) then
+      (select bool_and(agentundo._in_scope(u, wanted)) from agentundo._revert v cross join lateral unnest(v.invocations) u where v.id = _in_scope.id)
+    when agentundo._bound_to_scope() or wanted is not null then (
       select coalesce(
         (select i.scope from agentundo._invocation i where i.id = _in_scope.id and (i.recorded or i.scope is not null)),
         (select c.scope from agentundo._change c where c.invocation = _in_scope.id order by c.change limit 1))) is not distinct from wanted
@@ -435,6 +439,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   found text[] := array[]::text[];
+  uncovered constant bigint[] := agentundo._uncovered(ids);
   more text[];
   t agentundo._tracked;
   same_key text;
@@ -457,11 +462,11 @@ begin
         select array_agg(distinct c.invocation)
         from unnest($1) x
         join lateral (select * from %1$s k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
-        join agentundo._change c on c.tracked = x.tracked and c.change <> all (agentundo._uncovered($3)) and c.invocation <> all ($3)
+        join agentundo._change c on c.tracked = x.tracked and c.change <> all ($4) and c.invocation <> all ($3)
          and (c.change > x.change or x.detail ? 'segments')
         join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
         where x.tracked = $2 and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, t.history, same_key)
-        into more using d, t.id, ids;
+        into more using d, t.id, ids, uncovered;
       found := found || coalesce(more, '{}');
     end if;
   end loop;

@@ -601,7 +601,7 @@ begin
         elsif broken then
           perform agentundo._broke('unique_taken', complaint, constraint_name, table_name);
         end if;
-        broken := replace;
+        broken := broken or replace or not agentundo._may_replace(changes);
       when integrity_constraint_violation or foreign_key_violation or restrict_violation or check_violation or not_null_violation then
         get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
         if old_snapshot then
