@@ -404,7 +404,7 @@ begin
   loop
     d[o.place].status := 'conflict';
     d[o.place].reason := o.reason;
-    d[o.place].detail := coalesce(d[o.place].detail, '{}') - 'last_segment' || o.detail || coalesce(jsonb_build_object('writers', o.writers), '{}')
+    d[o.place].detail := coalesce(d[o.place].detail, '{}') - 'last_segment' || o.detail || jsonb_strip_nulls(jsonb_build_object('writers', o.writers))
       || case when o.place = any (own) or own is null then '{}' else '{"follows": true}' end::jsonb;
     hits := hits + 1;
   end loop;
