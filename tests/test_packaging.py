@@ -83,8 +83,14 @@ def test_sdist_and_the_wheel_made_of_it(sdist: Path, tmp_path: Path) -> None:
 def test_editable_install_reads_the_checkout(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
-    # The new environment borrows this one's packages to build with, and psycopg to import.
-    packages = str(Path(hatchling.__file__).parent.parent)
+    # The new environment borrows this one's packages to build with, and psycopg to import; not
+    # pyagentundo, which may be installed here and would be found first.
+    borrowed = tmp_path / "borrowed"
+    borrowed.mkdir()
+    for package in Path(hatchling.__file__).parent.parent.iterdir():
+        if not package.name.lower().startswith(("pyagentundo", "_pyagentundo", "__")):
+            (borrowed / package.name).symlink_to(package)
+    packages = str(borrowed)
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     command += ["--no-deps", "--no-build-isolation", "--no-index", "--editable", str(ROOT)]
     environment = {**os.environ, "PYTHONPATH": packages}
