@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any, Protocol
@@ -37,6 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--few", type=int, metavar="N", help="of each test at most N sets of parameters a server"
     )
+    group.addoption(
+        "--share", action="store_true", help="the servers after the first share the tests"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -49,18 +53,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Thin out parametrized tests for ``--few``, keeping sets from the whole range."""
-    few = config.getoption("--few")
-    if not few:
-        return
+    """Thin out the tests for ``--few`` and ``--share``."""
+    few, share = config.getoption("--few"), config.getoption("--share")
     groups: dict[tuple[str, object], list[pytest.Item]] = {}
     for item in items:
         callspec = getattr(item, "callspec", None)
         server = callspec.params.get("server") if callspec else None
         groups.setdefault((item.nodeid.partition("[")[0], server), []).append(item)
-    kept = {id(group[i * len(group) // few]) for group in groups.values() for i in range(few)}
+    majors = [int(major) for major in (config.getoption("--pg") or "").split(",") if major]
+    kept: set[int] = set()
+    for (name, server), group in groups.items():
+        if share and server in majors[1:] and _turn(name, majors[1:]) != server:
+            continue
+        # From the whole range of its parameters.
+        chosen = {i * len(group) // few for i in range(few)} if few else set(range(len(group)))
+        kept |= {id(group[i]) for i in chosen}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
+
+
+def _turn(name: str, majors: list[int]) -> int:
+    """Return the version whose turn it is to run a test; the same one every time."""
+    return majors[zlib.crc32(name.encode()) % len(majors)]
 
 
 @pytest.fixture(scope="session")
