@@ -1,1 +1,1 @@
-"""Measurements. Each module runs by itself: ``python -m benchmarks.main_job``."""
+"""Measurements: ``python -m benchmarks.core`` and ``python -m benchmarks.main_job``."""

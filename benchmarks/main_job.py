@@ -14,14 +14,13 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from benchmarks.common import timed, write
 from pyagentundo import installer
 from tests.support import matrix
 from tests.support.servers import Server, start
@@ -54,13 +53,6 @@ def statements(table: str, scale: int) -> dict[str, str]:
         "insert": f"insert into {table} select g, 1, 0, 'agent'"
         f" from generate_series({rows + 1}, {rows + rows // 10}) g",
     }
-
-
-def timed(action: Callable[[], Any]) -> float:
-    """Return the seconds that something takes."""
-    begun = time.perf_counter()
-    action()
-    return time.perf_counter() - begun
 
 
 def agentundo(dsn: str, *arguments: str) -> Any:
@@ -103,7 +95,7 @@ def run(server: Server, dsn: str, scale: int) -> Timings:
     timings: Timings = {}
     with psycopg.connect(dsn, autocommit=True) as conn, tempfile.TemporaryDirectory() as folder:
         for name, statement in statements("plain", scale).items():
-            timings[f"plain {name}"] = timed(lambda text=statement: conn.execute(text))
+            timings[f"plain {name}"] = write(conn, statement)
         script = Path(folder, "others.sql")
         script.write_text(_SCRIPT)
         variables = [f"first={rows * 7 // 10 + 1}", f"last={rows}", f"scale={scale}"]
@@ -113,10 +105,10 @@ def run(server: Server, dsn: str, scale: int) -> Timings:
         )
         try:
             for number, (name, statement) in enumerate(
-                statements("pgbench_accounts", scale).items()
+                statements("pgbench_accounts", scale).items(), 1
             ):
-                timings[f"agent {name}"] = timed(
-                    lambda text=statement, step=number + 1: tagged(conn, text, step)
+                timings[f"agent {name}"] = write(
+                    conn, statement, tag=f"call-{number}", run="job", step=number
                 )
             summary: list[Any] = []
             timings["plan"] = timed(lambda: summary.append(agentundo(dsn, "plan", "--run", "job")))
@@ -128,13 +120,6 @@ def run(server: Server, dsn: str, scale: int) -> Timings:
             others.wait()
         verify(conn, rows)
     return timings
-
-
-def tagged(conn: psycopg.Connection[Any], statement: str, step: int) -> None:
-    """Run one of the agent's calls."""
-    with conn.transaction():
-        conn.execute("select agentundo.tag(%s, run => 'job', step => %s)", [f"call-{step}", step])
-        conn.execute(statement.encode())
 
 
 def verify(conn: psycopg.Connection[Any], rows: int) -> None:

@@ -6,12 +6,18 @@
 -- possible two event triggers, and the roles below.
 --
 -- Ownership: all of it belongs to `agentundo_owner`, a role that cannot log in and is never a
--- superuser, so that a CHECK constraint or an index expression of somebody else's table, which runs
--- with our rights while a revert restores a row, finds nothing worth having. agentundo_owner is a
--- member of no other role either: on each tracked table it is granted SELECT, INSERT, UPDATE and
--- DELETE, and what only the table's owner may do (put our triggers on, switch a trigger off and on
--- again) is done by one small function per table owner (05_tracking.sql). Where the installing role
--- may not create roles, everything belongs to the installing role instead and a NOTICE says so.
+-- superuser. What only a table's owner may do (put our triggers on, switch a trigger off and on
+-- again) is done by one small function per table owner (05_tracking.sql).
+--
+-- Code of other people runs while a revert restores a row: CHECK constraints, index expressions,
+-- defaults, generated columns, casts. It runs as `agentundo_worker`, a role without login that may
+-- read and write tracked tables and read their history, and owns nothing but the two functions that
+-- act for it (09_guard.sql). So whoever owns a tracked table gets at other tracked tables through it
+-- at most, never at our own functions, guards and records. agentundo_owner is a member of it, not the
+-- other way round.
+--
+-- Where the installing role may not create roles, everything belongs to the installing role instead
+-- and a NOTICE says so.
 --
 -- The marker roles carry rights, nobody logs in as one of them: grant them to your roles.
 --   agentundo_app       may record, tag, plan and revert for its users, within a scope
@@ -25,7 +31,7 @@ declare
   marker text;
   missing text[] := '{}';
 begin
-  foreach marker in array array['agentundo_owner', 'agentundo_app', 'agentundo_agent',
+  foreach marker in array array['agentundo_owner', 'agentundo_worker', 'agentundo_app', 'agentundo_agent',
                                 'agentundo_operator', 'agentundo_approver', 'agentundo_auditor'] loop
     begin
       if to_regrole(marker) is null then
@@ -41,16 +47,7 @@ begin
       using hint = 'A role with CREATEROLE can create them and run "agentundo upgrade" later.';
   end if;
 
-  -- Row-level security must hide nothing from capture and revert. Only a superuser can give this;
-  -- without it, tables with row-level security are refused by track().
   if to_regrole('agentundo_owner') is not null then
-    begin
-      if not (select rolbypassrls from pg_roles where rolname = 'agentundo_owner') then
-        alter role agentundo_owner bypassrls;
-      end if;
-    exception when insufficient_privilege then
-      raise notice 'agentundo: agentundo_owner could not be given BYPASSRLS; tables with row-level security cannot be tracked';
-    end;
     -- On 16 and later the creator of a role is not a member of it by itself.
     if not pg_has_role(current_user, 'agentundo_owner', 'usage') then
       begin
@@ -58,6 +55,27 @@ begin
       exception when insufficient_privilege then null;
       end;
     end if;
+    begin
+      if to_regrole('agentundo_worker') is not null and not pg_has_role('agentundo_owner', 'agentundo_worker', 'usage') then
+        grant agentundo_worker to agentundo_owner;
+      end if;
+    exception
+      when unique_violation then null;  -- another database's installer was faster
+      when insufficient_privilege then
+      raise notice 'agentundo: % may not make agentundo_owner a member of agentundo_worker; other people''s constraints will run as agentundo_owner', current_user
+        using hint = 'A superuser can run "grant agentundo_worker to agentundo_owner" and then "agentundo upgrade".';
+    end;
+    -- Row-level security must hide nothing from capture and revert. Only a superuser can give this;
+    -- without it, tables with row-level security are refused by track().
+    foreach marker in array array['agentundo_owner', 'agentundo_worker'] loop
+      begin
+        if exists (select from pg_roles where rolname = marker and not rolbypassrls) then
+          execute format('alter role %I bypassrls', marker);
+        end if;
+      exception when insufficient_privilege then
+        raise notice 'agentundo: % could not be given BYPASSRLS; tables with row-level security cannot be tracked', marker;
+      end;
+    end loop;
   end if;
 end
 $body$;

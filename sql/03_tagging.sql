@@ -38,6 +38,15 @@ $body$
   end
 $body$;
 
+-- Who runs the statements in which code of other people runs (09_guard.sql): agentundo_worker, or where
+-- there is no such role the owner of everything. Rights on users' tables are granted to this role.
+create or replace function agentundo._worker() returns name
+language sql stable parallel safe as
+$body$
+  select pg_catalog.pg_get_userbyid(p.proowner) from pg_catalog.pg_proc p
+  where p.pronamespace operator(pg_catalog.=) 'agentundo'::pg_catalog.regnamespace and p.proname operator(pg_catalog.=) '_act'
+$body$;
+
 -- Every refusal goes through here: what happened, what to do about it, and facts for programs.
 -- `detail` never holds values of users' rows: DETAIL is written to the server log.
 create or replace function agentundo._fail(code text, message text, hint text, detail jsonb default null)

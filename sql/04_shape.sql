@@ -54,16 +54,37 @@ $body$
   select oid from t where typtype = 'e'
 $body$;
 
--- A column as history stores it. An enum goes through its output function, format() calls it: a cast to
--- text could be the user's own function, and would run with our rights.
+-- A type without its domains.
+create or replace function agentundo._base(type oid) returns oid
+language sql stable as
+$body$
+  with recursive b as (
+    select t.oid, t.typtype, t.typbasetype from pg_type t where t.oid = type
+    union all select t.oid, t.typtype, t.typbasetype from pg_type t join b on b.typtype = 'd' and t.oid = b.typbasetype)
+  select oid from b where typtype <> 'd'
+$body$;
+
+-- An array as text that means the same in every session.
+create or replace function agentundo._array_text(value anyarray) returns text
+language sql stable set search_path = pg_catalog, pg_temp set extra_float_digits = 3 set datestyle = 'ISO' set intervalstyle = 'postgres' as
+$body$ select case when value is not null then format('%s', value) end $body$;
+
+-- A column as history stores it. Where that is another type (enums, arrays of enums or of domains), it
+-- goes through its output function: a cast could be a function of the user's, and would run with our
+-- rights.
 create or replace function agentundo._stored(alias text, name name, type oid) returns text
 language sql stable as
 $body$
   select case
-    when agentundo._history_type(type) in ('text', 'text[]') and agentundo._enum(type) is not null then
-      format('case when %1$I.%2$I is not null then pg_catalog.format(''%%s'', %1$I.%2$I)%3$s end', alias, name,
-        case when agentundo._history_type(type) = 'text[]' then '::pg_catalog._text' else '' end)
-    else format('%I.%I', alias, name) end
+    when h.history_type = format_type(h.base, -1) then
+      -- a domain over it is told apart by no operator, but a cast takes its name off
+      case when h.base = type then format('%I.%I', alias, name) else format('%I.%I::%s', alias, name, h.qualified) end
+    when h.history_type = 'text' then
+      format('case when %1$I.%2$I is not null then pg_catalog.format(''%%s'', %1$I.%2$I) end', alias, name)
+    else format('agentundo._array_text(%I.%I)::%s', alias, name, h.qualified) end
+  from (
+    select agentundo._history_type(type) as history_type, agentundo._base(type) as base,
+      (select format('%I.%I', y.typnamespace::regnamespace::name, y.typname) from pg_type y where y.oid = to_regtype(agentundo._history_type(type))) as qualified) h
 $body$;
 
 -- A fingerprint of what capture relies on: the columns in order, their types, what is generated, and
@@ -96,7 +117,9 @@ $body$
     and not exists (
       select from unnest(i.indkey) k(attnum)
       join pg_attribute a on a.attrelid = relation and a.attnum = k.attnum
-      where not a.attnotnull or a.attgenerated <> '')   -- history has no generated columns
+      where not a.attnotnull or a.attgenerated <> ''  -- history has no generated columns
+        -- nor a way back from text to arrays of enums without a cast of the user's
+        or agentundo._history_type(a.atttypid) not in ('text', format_type(agentundo._base(a.atttypid), -1)))
   order by i.indisprimary desc, i.indimmediate desc, i.indnkeyatts, i.indexrelid
   limit 1
 $body$;
@@ -110,14 +133,14 @@ $body$ select case when is_called then last_value else 0 end from agentundo._cha
 -- by attribute number; after a logical copy, which renumbers them, by name until the next sync().
 -- `live`: the table has the column now, with this type. A column that history does not know yet, because
 -- it was added or retyped and no sync() has followed, stands here without a history column, as if it
--- came after all changes.
+-- came after all changes. `type` is history's, `type_now` the table's own.
 create or replace function agentundo._columns(
   tracked_id int, out history_column name, out attnum smallint, out name name, out type text,
-  out since_change bigint, out until_change bigint, out live boolean)
+  out since_change bigint, out until_change bigint, out live boolean, out type_now oid)
 returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with present as materialized (
-    select a.attnum, a.attname, agentundo._history_type(a.atttypid) as type
+    select a.attnum, a.attname, agentundo._history_type(a.atttypid) as type, a.atttypid
     from agentundo._tracked t
     join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
     where t.id = tracked_id),
@@ -130,14 +153,14 @@ $body$
   stored as materialized (
     select c.history_column, coalesce(a.attnum, -abs(c.attnum)) as attnum, coalesce(a.attname, c.name) as name, c.type, c.since_change,
       case when a.type = c.type or a.attnum is null then c.until_change else coalesce(c.until_change, 9223372036854775807) end as until_change,
-      c.until_change is null and a.type is not distinct from c.type as live
+      c.until_change is null and a.type is not distinct from c.type as live, a.atttypid as type_now
     from located c
     left join present a on a.attnum = c.place)
-  select x.history_column, x.attnum, x.name, x.type, x.since_change, x.until_change, x.live
+  select x.history_column, x.attnum, x.name, x.type, x.since_change, x.until_change, x.live, x.type_now
   from (
     select * from stored
     union all
-    select null, p.attnum, p.attname, p.type, 9223372036854775807, null, true
+    select null, p.attnum, p.attname, p.type, 9223372036854775807, null, true, p.atttypid
     from present p where not exists (select from stored s where s.attnum = p.attnum and s.live)) x
   order by abs(x.attnum), x.since_change
 $body$;
@@ -216,10 +239,22 @@ begin
     return 'it has rules on INSERT, UPDATE or DELETE, under which rows cannot be put back';
   elsif c.relkind = 'r' and (select amname from pg_am where oid = c.relam) <> 'heap' then
     return format('its access method is %s, which has no row versions of the kind of heap', (select amname from pg_am where oid = c.relam));
-  elsif c.relrowsecurity and not (select rolbypassrls or rolsuper from pg_roles where rolname = current_user)
-    and (c.relforcerowsecurity or not pg_has_role(current_user, c.relowner, 'usage')) then
-    return format('it has row-level security, and %s would not see all of its rows; a superuser can run "alter role %I bypassrls"', current_user, current_user);
+  elsif c.relrowsecurity then
+    select format('it has row-level security, and %s would not see all of its rows; a superuser can run "alter role %I bypassrls"', o.rolname, o.rolname)
+      into r
+      from pg_roles o
+     where o.rolname in (current_user, agentundo._worker()) and not (o.rolbypassrls or o.rolsuper)
+       and (c.relforcerowsecurity or not pg_has_role(o.rolname, c.relowner, 'usage'))
+     order by o.rolname limit 1;
   end if;
-  return null;
+  return r;
 end
 $body$;
+
+-- Triggers that are neither ours nor made by PostgreSQL for a constraint. Before version 15 the copies that
+-- partitions have of a row trigger counted as internal.
+create or replace view agentundo._users_triggers as
+select g.* from pg_catalog.pg_trigger g
+where (not g.tgisinternal or g.tgparentid <> 0 and g.tgfoid not in (
+    select p.oid from pg_catalog.pg_proc p where p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace and p.proname like 'RI\_FKey\_%'))
+  and g.tgfoid not in (select p.oid from pg_catalog.pg_proc p where p.pronamespace = 'agentundo'::pg_catalog.regnamespace);

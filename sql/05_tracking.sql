@@ -7,17 +7,18 @@
 --
 -- DDL on users' tables is done through a deputy: one function per table owner, belonging to that
 -- owner, that can do a few narrow things and that only we may call. So we need no membership in the
--- owners' roles, and reverting with our rights never means reverting with a superuser's.
+-- owners' roles, and reverting with our rights never means reverting with a superuser's. Rights on the
+-- tables go to agentundo_worker, in whose name rows are restored.
 
 -- Deputies -------------------------------------------------------------------------------------------
 
 -- What a deputy is: this text and no other. It takes no SQL from anybody: names are looked up, what they
--- stand for is written here, and rights are granted to the owner of our schema alone.
+-- stand for is written here, and rights are granted to our worker alone.
 create or replace function agentundo._deputy_source() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select $deputy$
 declare
-  ours name := (select pg_get_userbyid(n.nspowner) from pg_namespace n where n.nspname = 'agentundo');
+  worker name := (select pg_get_userbyid(p.proowner) from pg_proc p where p.pronamespace = 'agentundo'::regnamespace and p.proname = '_act');
   capture regproc;
 begin
   case task
@@ -42,13 +43,13 @@ begin
         case state when 'D' then 'disable' when 'O' then 'enable' when 'A' then 'enable always' when 'R' then 'enable replica' end,
         argument);
     when 'grant' then
-      execute format('grant select, insert, update, delete on %s to %I', relation, ours);
+      execute format('grant select, insert, update, delete on %s to %I', relation, worker);
     when 'grant select' then
-      execute format('grant select on %s to %I', relation, ours);
+      execute format('grant select on %s to %I', relation, worker);
     when 'usage' then
-      execute format('grant usage on schema %s to %I', argument::regnamespace, ours);
+      execute format('grant usage on schema %s to %I', argument::regnamespace, worker);
     when 'revoke' then
-      execute format('revoke select, insert, update, delete on %s from %I', relation, ours);
+      execute format('revoke select, insert, update, delete on %s from %I', relation, worker);
   end case;
 end
 $deputy$::text $body$;
@@ -103,24 +104,25 @@ $body$
 declare
   owner name := (select pg_get_userbyid(relowner) from pg_class where oid = relation);
   ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
+  worker name := agentundo._worker();
   outsider boolean := not has_schema_privilege(owner, 'agentundo_history', 'create');
   schema regnamespace;
   relative regclass;
 begin
   -- Where the caller may not grant it, _sync() says what is missing.
-  for schema in select agentundo._out_of_reach(relation, ours) loop
+  for schema in select agentundo._out_of_reach(relation, worker) loop
     begin
-      execute format('grant usage on schema %s to %I', schema, ours);
+      execute format('grant usage on schema %s to %I', schema, worker);
     exception when insufficient_privilege then
       null;
     end;
   end loop;
   for relative in
-    select r from agentundo._relatives(relation) r where not has_table_privilege(ours, r, 'select')
+    select r from agentundo._relatives(relation) r where not has_table_privilege(worker, r, 'select')
   loop
     begin
-      execute format('grant usage on schema %s to %I', (select c.relnamespace::regnamespace from pg_class c where c.oid = relative), ours);
-      execute format('grant select on %s to %I', relative, ours);
+      execute format('grant usage on schema %s to %I', (select c.relnamespace::regnamespace from pg_class c where c.oid = relative), worker);
+      execute format('grant select on %s to %I', relative, worker);
     exception when insufficient_privilege then
       null;
     end;
@@ -215,7 +217,7 @@ $body$
 $body$;
 
 -- The schemas of a table, and of the types of its columns, that we cannot look into yet.
-create or replace function agentundo._out_of_reach(relation regclass, ours name) returns setof regnamespace
+create or replace function agentundo._out_of_reach(relation regclass, worker name) returns setof regnamespace
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select distinct n::regnamespace
@@ -227,7 +229,7 @@ $body$
     join pg_type y on y.oid = a.atttypid
     join pg_type b on b.oid in (y.oid, y.typelem, y.typbasetype)
     where a.attrelid = relation and a.attnum > 0 and not a.attisdropped) s (n)
-  where not has_schema_privilege(ours, n, 'usage')
+  where not has_schema_privilege(worker, n, 'usage')
 $body$;
 
 -- Makes everything of ours agree with the table as it is now. Idempotent, adds only.
@@ -237,7 +239,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set quot
 $body$
 declare
   t agentundo._tracked;
-  ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
+  worker name := agentundo._worker();
   copied boolean := (select s.own_xmin <> s.xmin::text::bigint from agentundo._stamp s);
   col record;
   has agentundo._column;
@@ -267,17 +269,21 @@ begin
     where c.tracked = tracked_id;
   end if;
 
-  for schema in select agentundo._out_of_reach(t.relation, ours) loop
+  for schema in select agentundo._out_of_reach(t.relation, worker) loop
     begin
       perform agentundo._by_deputy('usage', t.relation, schema::text);
     exception when insufficient_privilege then
       null;
     end;
-    continue when has_schema_privilege(ours, schema, 'usage');
-    perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s may not look into schema %s', t.relation, ours, schema),
-      format('Run "grant usage on schema %s to %I" as the owner of the schema.', schema, ours),
+    continue when has_schema_privilege(worker, schema, 'usage');
+    perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s may not look into schema %s', t.relation, worker, schema),
+      format('Run "grant usage on schema %s to %I" as the owner of the schema.', schema, worker),
       jsonb_build_object('relation', t.relation::text, 'reason', format('schema %s', schema)));
   end loop;
+
+  if not has_table_privilege(worker, t.history, 'select') then
+    execute format('grant select on %s to %I', t.history, worker);
+  end if;
 
   -- Columns. One that went or changed its type ends; one that is new or changed its type begins.
   update agentundo._column c set until_change = agentundo._last_change()
@@ -344,7 +350,7 @@ begin
   -- Tables that a foreign key ties to it, as far as we have a deputy there.
   for level in
     select r as relation from agentundo._relatives(t.relation) r
-    where not has_table_privilege(ours, r, 'select') and agentundo._deputy(r) is not null
+    where not has_table_privilege(worker, r, 'select') and agentundo._deputy(r) is not null
   loop
     perform agentundo._by_deputy('grant select', level.relation);
   end loop;
@@ -354,9 +360,9 @@ begin
     insert into agentundo._member as mb (relation, tracked, shape) values (level.relation, tracked_id, agentundo._shape(level.relation))
       on conflict (relation) do update set tracked = excluded.tracked, shape = excluded.shape
       returning * into m;
-    if level.relkind = 'r' and not (has_table_privilege(ours, level.relation, 'insert') and has_table_privilege(ours, level.relation, 'select')
-        and has_table_privilege(ours, level.relation, 'update') and has_table_privilege(ours, level.relation, 'delete'))
-      or level.relkind = 'p' and not has_table_privilege(ours, level.relation, 'delete') then
+    if level.relkind = 'r' and not (has_table_privilege(worker, level.relation, 'insert') and has_table_privilege(worker, level.relation, 'select')
+        and has_table_privilege(worker, level.relation, 'update') and has_table_privilege(worker, level.relation, 'delete'))
+      or level.relkind = 'p' and not has_table_privilege(worker, level.relation, 'delete') then
       perform agentundo._by_deputy('grant', level.relation);
     end if;
     capture_function := agentundo._make_capture(t, m);

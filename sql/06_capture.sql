@@ -103,7 +103,7 @@ begin
   select string_agg(case when a.attgenerated = '' then format('agentundo_row.%I', a.attname)
                          else format('null::%I.%I as %I', n.nspname, y.typname, a.attname) end, ', ' order by a.attnum)
     into shaped
-    from pg_attribute a join pg_type y on y.oid = a.atttypid join pg_namespace n on n.oid = y.typnamespace
+    from pg_attribute a join pg_type y on y.oid = agentundo._base(a.atttypid) join pg_namespace n on n.oid = y.typnamespace
    where a.attrelid = m.relation and a.attnum > 0 and not a.attisdropped;
   history_list := coalesce(', ' || history_list, '');
   picked := coalesce(', ' || picked, '');

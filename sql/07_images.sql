@@ -5,6 +5,18 @@
 -- into an SQL expression over a history row, whatever has happened to it since. These functions return
 -- text: pieces of the statements that the following files put together.
 
+-- A template with its {{placeholders}} filled in, in one pass: what is filled in is not looked at again. One
+-- that has no value stays, and the statement says so by failing.
+create or replace function agentundo._fill(template text, pieces jsonb) returns text
+language sql immutable as
+$body$
+  select string_agg(piece || coalesce(pieces ->> name, '{{' || name || '}}', ''), '' order by n)
+  from rows from (
+    regexp_split_to_table(template, '\{\{\w+\}\}'),
+    regexp_matches(template, '\{\{(\w+)\}\}', 'g')) with ordinality x (piece, names, n)
+  cross join lateral (select names[1]) y (name)
+$body$;
+
 -- The table as it stands in a FROM clause: its own rows, and those of its partitions, but not of tables
 -- that inherit, which are tracked for themselves.
 create or replace function agentundo._from(t agentundo._tracked) returns text
@@ -94,7 +106,7 @@ $body$;
 -- image of change number `change` (an SQL expression too), from the history column in which the column
 -- lived then; `known` is a condition that the image has it at all, null where every image does.
 create or replace function agentundo._image_columns(tracked_id int, alias text, change text)
-returns table (attnum smallint, name name, type text, value text, known text)
+returns table (attnum smallint, name name, type text, type_now oid, value text, known text)
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with piece as (
@@ -105,7 +117,7 @@ $body$
     select p.*, bool_and(agentundo._widens(p.type, p.newest_type)) over (partition by p.attnum order by p.since_change desc) as usable
     from piece p where p.lives),
   merged as (
-    select u.attnum, (array_agg(u.name order by u.since_change desc))[1] as name, min(u.newest_type) as type,
+    select u.attnum, (array_agg(u.name order by u.since_change desc))[1] as name, min(u.newest_type) as type, min(u.type_now) as type_now,
       count(u.history_column) as pieces, count(*) as every, min(u.history_column) as only_one,
       (array_agg(u.history_column order by u.since_change desc) filter (where u.history_column is not null))[1] as newest,
       string_agg(format(' when %s > %s then %I.%I%s', change, u.since_change, alias, u.history_column,
@@ -113,7 +125,7 @@ $body$
       min(u.since_change) as since_change
     from usable u where u.usable
     group by u.attnum)
-  select m.attnum, m.name, m.type,
+  select m.attnum, m.name, m.type, m.type_now,
     case when m.pieces = 0 then 'null::' || m.type
       when agentundo._renamed_labels(tracked_id, m.attnum) then
         format('agentundo._label_now(%s, %s::smallint, %I.%I, %s)', tracked_id, m.attnum, alias, m.newest, change)
@@ -121,16 +133,6 @@ $body$
       else 'case' || m.branches || ' end' end,
     case when m.pieces = 0 then 'false' when m.since_change > 0 then format('%s > %s', change, m.since_change) end
   from merged m
-$body$;
-
-create or replace function agentundo._table_column(alias text, name name, type text) returns text
-language sql immutable as
-$body$
-  -- text stands for enums too: through the output function, see _stored()
-  select case type
-    when 'text' then format('case when %1$I.%2$I is not null then format(''%%s'', %1$I.%2$I) end', alias, name)
-    when 'text[]' then format('case when %1$I.%2$I is not null then format(''%%s'', %1$I.%2$I)::_text end', alias, name)
-    else format('%I.%I::%s', alias, name, type) end
 $body$;
 
 create or replace function agentundo._comparable(expression text, type text, by_value boolean) returns text
@@ -153,7 +155,7 @@ $body$
   select 'row(' || coalesce(string_agg(agentundo._comparable(
       case when i.known is null then i.value
         else format('case when %s then %s else %s end', i.known, i.value,
-          case when table_alias is null then 'null::' || i.type else agentundo._table_column(table_alias, i.name, i.type) end) end,
+          case when table_alias is null then 'null::' || i.type else agentundo._stored(table_alias, i.name, i.type_now) end) end,
       i.type, by_value), ', ' order by i.attnum), '') || ')::record'
   from agentundo._image_columns(tracked_id, alias, change) i
 $body$;
@@ -161,25 +163,61 @@ $body$;
 create or replace function agentundo._table_row(tracked_id int, alias text, by_value boolean default false) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select 'row(' || coalesce(string_agg(agentundo._comparable(agentundo._table_column(alias, c.name, c.type), c.type, by_value), ', ' order by c.attnum), '') || ')::record'
+  select 'row(' || coalesce(string_agg(agentundo._comparable(agentundo._stored(alias, c.name, c.type_now), c.type, by_value), ', ' order by c.attnum), '') || ')::record'
   from agentundo._columns(tracked_id) c where c.live
+$body$;
+
+-- A value of history in the column's own type but for its domains, whose checks are the user's code, and
+-- as the type's input function reads it: a cast could be a function of the user's, which may say something
+-- else and must not run with our rights. `by_worker`: it runs as agentundo_worker, so that it is enough
+-- that there is no such cast now.
+create or replace function agentundo._given_back(expression text, type oid, by_worker boolean default false) returns text
+language sql stable as
+$body$
+  select case
+    when y.typtype = 'e' and (not by_worker or exists (select from pg_cast c where c.castsource = 'text'::regtype and c.casttarget = y.oid)) then
+      format('(select label.label from unnest(enum_range(null::%1$s)) label where format(''%%s'', label.label) = %2$s)', y.name, expression)
+    when y.name like '%[]' and y.name <> agentundo._history_type(type) then format('agentundo._array_text(%s)::%s', expression, y.name)
+    else format('(%s)::%s', expression, y.name) end
+  from (select t.oid, t.typtype, format_type(t.oid, -1) as name from pg_type t where t.oid = agentundo._base(type)) y
 $body$;
 
 -- The key of a tracked table as it is now: one row per column. No rows: the whole row is the key.
 create or replace function agentundo._key(
-  tracked_id int, out place int, out attnum smallint, out name name, out history_column name,
-  out base_type text, out equal text)
+  tracked_id int, out place int, out attnum smallint, out name name, out history_column name, out history_type text,
+  out type oid)
 returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select k.n::int, c.attnum, c.name, c.history_column, format_type(a.atttypid, -1), agentundo._equal(a.atttypid)
+  select k.n::int, c.attnum, c.name, c.history_column, c.type, c.type_now
   from agentundo._tracked t
   cross join lateral agentundo._best_key(t.relation) b
   cross join lateral unnest(b.columns) with ordinality k (attnum, n)
   join agentundo._columns(t.id) c on c.attnum = k.attnum and c.live
-  join pg_attribute a on a.attrelid = t.relation and a.attnum = k.attnum
   where t.id = tracked_id
     -- A key column that was retyped since, came later or whose labels were renamed cannot find old images
     -- by a join; then whole rows are compared.
     and (select bool_and(x.since_change = 0 and x.history_column is not null and not agentundo._renamed_labels(t.id, x.attnum)) from agentundo._columns(t.id) x join unnest(b.columns) y (attnum) on y.attnum = x.attnum)
 $body$;
 
+-- The columns of history that hold the key, with an alias before each; null: there is no key.
+create or replace function agentundo._key_list(tracked_id int, alias text) returns text
+language sql stable as
+$body$
+  select string_agg(format('%I.%I', alias, k.history_column), ', ' order by k.place) from agentundo._key(tracked_id) k
+$body$;
+
+-- The condition that two rows with the key columns of history are about the same key.
+create or replace function agentundo._same_key(tracked_id int, alias text, other text) returns text
+language sql stable as
+$body$
+  select string_agg(format('%I.%I %s %I.%I', alias, k.history_column, agentundo._equal(to_regtype(k.history_type)), other, k.history_column), ' and ' order by k.place)
+  from agentundo._key(tracked_id) k
+$body$;
+
+-- The condition that a row of the table has the key of a row with the key columns of history.
+create or replace function agentundo._has_key(tracked_id int, alias text, history text) returns text
+language sql stable as
+$body$
+  select string_agg(format('%I.%I %s %s', alias, k.name, agentundo._equal(k.type), agentundo._given_back(format('%I.%I', history, k.history_column), k.type)), ' and ' order by k.place)
+  from agentundo._key(tracked_id) k
+$body$;

@@ -41,12 +41,13 @@ create or replace function agentundo._bulky_sql(expr text, cap int) returns text
 language sql stable as
 $body$
   select format($sql$case when pg_column_size(%1$s) > 1000000 then to_jsonb('(' || pg_column_size(%1$s) || ' bytes)') else %2$s end$sql$,
-    expr, agentundo._cut_sql(expr || '::text', cap))
+    expr, agentundo._cut_sql(format('case when %1$s is distinct from null then format(''%%s'', %1$s) end', expr), cap))
 $body$;
 
 -- An SQL expression that shows one value as jsonb and raises for no legal value. `type` is a type of
 -- a history column. Numbers and booleans stay what they are (NaN and Infinity become strings), dates
--- and times are ISO 8601 whatever DateStyle says, the rest is text.
+-- and times are ISO 8601 whatever DateStyle says, the rest is what its output function says (a cast to
+-- text could be a function of the user's, and would run with our rights).
 create or replace function agentundo._value_sql(expr text, type text, cap int default 1000) returns text
 language sql stable as
 $body$
@@ -70,7 +71,7 @@ $body$
       format('case when octet_length(%1$s::text) <= %2$s and %1$s::text !~ %3$L then %1$s::jsonb else %4$s end', expr, cap,
         '\\u|(^|[:,[])\s*-?[0-9.]+[eE][+-]?[0-9]{4}', agentundo._bulky_sql(expr, cap))
     when (select typlen > 0 from pg_type where oid = to_regtype(type)) then
-      format('to_jsonb(%s::text)', expr)
+      format('to_jsonb(case when %1$s is distinct from null then format(''%%s'', %1$s) end)', expr)
     else
       agentundo._bulky_sql(expr, cap)
   end
@@ -108,7 +109,7 @@ $body$
     bool_or(coalesce(has_column_privilege(c.caller, c.relation::oid, c.attnum, 'select'), false) or c.sees_all),
     case when count(*) = 1 then '' else 'coalesce' end || '('
     || string_agg(agentundo._value_sql(
-         case side when 'history' then format('%s.%I', alias, c.history_column) else format('%s.%I::%s', alias, c.name, c.type) end,
+         case side when 'history' then format('%I.%I', alias, c.history_column) else agentundo._stored(alias, c.name, c.type_now) end,
          c.type, case when c.of_key then 3000 else 1000 end), ', ' order by c.since_change desc)
     || ')'
   from col c
@@ -189,8 +190,8 @@ select x.id, coalesce(i.run, f.run) as run, coalesce(i.step, f.step) as step, co
   array(select n.relation from agentundo._names n where n.tracked = any (c.tracked) order by n.relation) as relations,
   i.uncovered, coalesce(i.created_at, c.first_at) as created_at, i.committed_at, c.first_at as first_write_at, c.last_at as last_write_at,
   v.at as reverted_at, v.reverted_by, v.reason as revert_reason, v.id as revert_id,
-  c.open > 0 and i.purged_at is null as undoable,
-  case when c.open > 0 and i.purged_at is null then least(
+  c.open > 0 as undoable,
+  case when c.open > 0 then least(
     (select min(e.undo_by) from agentundo._effect e where e.invocation = x.id),
     case when i.held is null then c.last_at + (select s.value::interval from agentundo._setting s where s.name = 'retention') end) end as undo_by
 from (
@@ -377,20 +378,20 @@ end
 $body$;
 
 -- A condition on the alias: this is the row with the key in the jsonb expression `param`. Keys are
--- compared by the equality of their own type; where there is no key to compare, by what is shown.
+-- compared by the equality of their own type; where there is no key to compare, or only a cast of the
+-- user's could read it, by what is shown.
 create or replace function agentundo._match_sql(tracked_id int, alias text, side text, param text) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-begin
-  return coalesce(
-    (select string_agg(
-       case side when 'history' then format('%s.%I %s (%s ->> %L)::%s', alias, k.history_column,
-                   agentundo._equal(to_regtype(agentundo._history_type(to_regtype(k.base_type)))), param, k.name,
-                   agentundo._history_type(to_regtype(k.base_type)))
-                 else format('%s.%I %s (%s ->> %L)::%s', alias, k.name, k.equal, param, k.name, k.base_type) end, ' and ' order by k.place)
-     from agentundo._key(tracked_id) k),
-    agentundo._identity_sql(tracked_id, alias, side) || ' = ' || param);
-end
+  select coalesce(
+    (select case when bool_and(y.typtype = 'b') then string_agg(case side
+         when 'history' then format('%s.%I %s %s', alias, k.history_column, agentundo._equal(h.oid), v.value)
+         else format('%s.%I %s %s', alias, k.name, agentundo._equal(k.type), agentundo._given_back(v.value, k.type)) end, ' and ' order by k.place) end
+     from agentundo._key(tracked_id) k
+     join pg_type h on h.oid = to_regtype(k.history_type)
+     join pg_type y on y.oid = case when h.typcategory = 'A' then h.typelem else h.oid end
+     cross join lateral format('(%s ->> %L)::%s', param, k.name, k.history_type) v (value)),
+    agentundo._identity_sql(tracked_id, alias, side) || ' = ' || param)
 $body$;
 
 create or replace function agentundo._check_key(t agentundo._tracked, key jsonb) returns void

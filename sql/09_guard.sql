@@ -138,6 +138,48 @@ begin
 end
 $body$;
 
+-- Other people's code ----------------------------------------------------------------------------------
+
+-- CHECK constraints, index expressions, defaults, generated columns, casts and triggers run with the rights
+-- of whoever restores the row or asks what stands in its way. All statements in which that can happen are
+-- executed by these two, which belong to agentundo_worker. The statements are ours; $1 to $4 are decisions,
+-- $5 is the search_path that the owner's functions count on. _look() reads, with the snapshot of its caller.
+create or replace function agentundo._look(
+  statement text, path text, a agentundo._decision[], b agentundo._decision[] default null, c agentundo._decision[] default null,
+  d agentundo._decision[] default null)
+returns setof record language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off as
+$body$
+begin
+  return query execute statement using a, b, c, d, path;
+end
+$body$;
+
+create or replace function agentundo._act(statement text, path text, a agentundo._decision[]) returns setof bigint[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
+$body$
+begin
+  if a is null then
+    execute statement;
+  else
+    return query execute statement using a, null, null, null, path;
+  end if;
+end
+$body$;
+
+do $body$
+begin
+  if current_user = 'agentundo_owner' and to_regrole('agentundo_worker') is not null and pg_has_role('agentundo_worker', 'member') then
+    grant usage, create on schema agentundo to agentundo_worker;
+    alter function agentundo._look(text, text, agentundo._decision[], agentundo._decision[], agentundo._decision[], agentundo._decision[]) owner to agentundo_worker;
+    alter function agentundo._act(text, text, agentundo._decision[]) owner to agentundo_worker;
+    revoke create on schema agentundo from agentundo_worker;
+    grant usage on schema agentundo_history to agentundo_worker;
+  end if;
+end
+$body$;
+
 -- Decisions of the team --------------------------------------------------------------------------------
 
 create or replace function agentundo.set_policy(name text, function regprocedure) returns void
@@ -249,9 +291,8 @@ begin
     perform agentundo._fail('22023', format('agentundo: there is no trigger rule %L', rule),
       'Use ''fire'' or ''silence'' (the default), or null to remove the rule.');
   elsif not exists (
-    select from pg_trigger g where g.tgname = set_trigger.trigger and not g.tgisinternal
-      and g.tgrelid in (select mb.relation from agentundo._member mb where mb.tracked = t.id)
-      and g.tgfoid not in (select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace)) then
+    select from agentundo._users_triggers g where g.tgname = set_trigger.trigger
+      and g.tgrelid in (select mb.relation from agentundo._member mb where mb.tracked = t.id)) then
     perform agentundo._fail('22023', format('agentundo: %s has no trigger %L of yours', t.name, trigger),
       'Name one that "\d" shows for the table or one of its partitions.');
   elsif rule is null then

@@ -80,37 +80,69 @@ $body$;
 
 -- Per row: before, after, current, and whether anybody wrote since. Statuses are first ones: 'ok',
 -- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
--- cancel out are not reported.
-create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[], settled bigint[]) returns setof agentundo._decision
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off as
+-- cancel out are not reported. Places are counted from `first_place`.
+create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[], settled bigint[], first_place int)
+returns agentundo._decision[] language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
 $body$
 declare
   t agentundo._tracked;
-  keyed boolean := exists (select from agentundo._key(tracked_id));
+  statement text;
+  decisions agentundo._decision[];
 begin
   select * into t from agentundo._tracked where id = tracked_id;
   if t.relation is null or not exists (select from pg_class where oid = t.relation) then
     -- Dropped since: nothing to compare with, and nothing can be put back.
-    return query
-      select null::int, tracked_id, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
+    statement := $sql$
+      select $1, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
         'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
         jsonb_build_object('hint', format('Table %s is gone.', t.name), 'rows', c.rows)
-      from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id;
+      from agentundo._change c join agentundo._tracked t on t.id = c.tracked where c.change = any ($2) and c.tracked = $1$sql$;
   else
     -- The table before its history, as everybody locks them who changes either.
     execute format('select from %s where false', agentundo._from(t));
-    return query execute case when keyed then agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes)) else agentundo._net_keyless_sql(t) end
-      using tracked_id, changes, family, agentundo._trusted_after(), settled,
-        (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id);
-    return query
-      select null::int, tracked_id, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
-        'none', 'conflict', 'erased', null, null::text[], null::jsonb, min(case when c.operation = 'U' then 'moved' end), null::jsonb
-      from agentundo._change c
-      join agentundo._erased e on e.tracked = tracked_id and e.change = coalesce(c.source, c.change)
-      where c.change = any (changes) and c.tracked = tracked_id
-      group by c.change;
+    statement := case
+      when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
+      when agentundo._is_straight(t, changes) then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
+      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes)) end;
+    if exists (select from agentundo._erased e where e.tracked = tracked_id) then
+      statement := format($sql$
+        select * from (%s) net
+        union all
+        select $1, c.change, null, null, null, null, c.change, c.change,
+          'none', 'conflict', 'erased', null, null, null, min(case when c.operation = 'U' then 'moved' end), null
+        from agentundo._change c
+        join agentundo._erased e on e.tracked = $1 and e.change = coalesce(c.source, c.change)
+        where c.change = any ($2) and c.tracked = $1
+        group by c.change$sql$, statement);
+    end if;
   end if;
+  execute format($sql$
+    select coalesce(array_agg(decision), '{}')
+    from (select row(($7 + row_number() over ())::int, net.*)::agentundo._decision as decision from (%s) net) numbered$sql$, statement)
+    into decisions
+    using tracked_id, changes, family, agentundo._trusted_after(), settled,
+      (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place;
+  return decisions;
 end
+$body$;
+
+-- Is all that the set did to this table one change, after which nothing was undone in it, and beside which
+-- nobody else wrote in its transaction? Nearly always. Then each key has one image before, one after, and
+-- the version of the row is that of the change.
+create or replace function agentundo._is_straight(t agentundo._tracked, changes bigint[]) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select count(*) = 1
+    and not exists (
+      select from agentundo._change c join agentundo._revert v on v.id = c.invocation
+      where c.tracked = t.id and c.change > max(s.change))
+    and not exists (
+      select from agentundo._change f
+      where f.tracked = t.id and f.xid = any (array_agg(s.xid)) and f.change <> all (changes))
+    -- a key that is checked at COMMIT only can stand twice in one change
+    and (select i.indimmediate from agentundo._best_key(t.relation) k join pg_index i on i.indexrelid = k.index)
+  from agentundo._change s where s.tracked = t.id and s.change = any (changes)
 $body$;
 
 -- A condition that is true for images older than a change of type that cannot be undone for values, and
@@ -129,34 +161,96 @@ $body$
      where c.live and c.since_change > 0 and c.history_column is not null))
 $body$;
 
+-- What the looks at each row come to. They stand in `judged`, whichever way they were taken.
+create or replace function agentundo._verdict_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select format($sql$
+  select $1, change, part, cur, before, after,
+    case when before is not null then before_change end, case when after is not null then after_change end,
+    case when before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when after is null and cur is null then 'insert'
+      when cur is null then 'insert' else 'update' end,
+    case when %1$s then 'conflict'
+      when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
+    case when %1$s then 'schema_changed'
+      when segments > 1 and first_status = 'ok' then 'row_changed' else first_reason end,
+    case when by_value then 'value' else 'version' end,
+    null::text[], null::jsonb,
+    case when moved then 'moved' end,
+    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status, 'at', at) end
+  from (
+    select *,
+      case when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
+        when after is not null then case when untouched then 'ok' when taken_back then 'done' else 'conflict' end
+        when cur is null then case when resurrected then 'done' else 'ok' end when taken_back then 'done' else 'conflict' end as first_status,
+      case when after is not null and cur is null then case when before is not null then 'row_deleted' end
+        when after is not null then case when untouched or taken_back then null when matches then 'row_rewritten' else 'row_changed' end
+        when cur is not null and not coalesce(taken_back, false) then 'row_exists' end as first_reason
+    from judged) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
+$body$;
+
+-- The straight way, see _is_straight(): one image before, one after, the row now.
+create or replace function agentundo._net_straight_sql(t agentundo._tracked, changes bigint[], lookup text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  c agentundo._change;
+begin
+  select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);
+  return agentundo._fill($sql$
+  with change as materialized (
+    select c.change, c.xmin::text::bigint as version, c.filenode from agentundo._change c where c.tracked = $1 and c.change = any ($2)),
+  net as (
+    select {{keys}}, o.tid as before, n.tid as after
+    from (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{old}}' and {{has_old}}) o
+    full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
+  compared as (
+    select c.change, c.change as before_change, c.change as after_change, n.before, n.after, r.tableoid as part, r.ctid as cur,
+      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches
+    from change c
+    cross join net n
+    left join {{lookup}} r on {{in_table}}
+    cross join lateral (select c.change <= $4
+      or c.change > $6 and n.after is not null and c.filenode is not null and r.ctid is not null and c.filenode <> pg_relation_filenode(r.tableoid)) v (by_value)
+    left join lateral (
+      select case when v.by_value then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
+      from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
+  judged as (
+    select *, 1 as segments, null::text as at, false as taken_back, false as resurrected, matches and (by_value or version = own_version) as untouched,
+      {{moved}} and (before is null or after is null) as moved
+    from compared)$sql$, jsonb_build_object(
+    'history', t.history, 'lookup', lookup, 'source', coalesce(c.source, c.change),
+    'keys', (select string_agg(format('coalesce(o.%1$I, n.%1$I) as %1$I', k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
+    'h_keys', agentundo._key_list(t.id, 'h'), 'same_key', agentundo._same_key(t.id, 'o', 'n'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
+    'old', case when c.inverted then 'N' else 'O' end, 'new', case when c.inverted then 'O' else 'N' end,
+    'has_old', c.operation <> 'I', 'has_new', c.operation not in ('D', 'T'), 'moved', c.operation = 'U',
+    'after', agentundo._image_row(t.id, 'h', 'c.change', 'r'), 'row', agentundo._table_row(t.id, 'r'),
+    'after_by_value', agentundo._image_row(t.id, 'h', 'c.change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true)))
+    || agentundo._verdict_sql(t);
+end
+$body$;
+
+-- Any number of changes, in any order, with reverts and other people's writes in between.
 create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  h_keys text; keys text; plain text; same_chain text; same_foreign text; to_table text; settled_key text;
+  keys text := (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k);
+  first_key text := (select quote_ident(k.history_column) from agentundo._key(t.id) k where k.place = 1);
 begin
-  select string_agg(format(', h.%I as k%s', history_column, place), '' order by place),
-         string_agg('k' || place, ', ' order by place),
-         string_agg('i.k' || place, ', ' order by place),
-         string_agg(format('i.k%1$s %2$s c.k%1$s', place, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(base_type))))), ' and ' order by place),
-         string_agg(format('h.%I %s c.k%s', history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(base_type)))), place), ' and ' order by place),
-         string_agg(format('r.%I %s n.k%s::%s', name, equal, place, base_type), ' and ' order by place),
-         string_agg(format('h.%I %s s.k%s', history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(base_type)))), place), ' and ' order by place)
-    into h_keys, keys, plain, same_chain, same_foreign, to_table, settled_key
-    from agentundo._key(t.id);
-  return agentundo._net_head(t.history, h_keys, settled_key) || format($sql$,
+  return agentundo._net_head(t.history, ', ' || agentundo._key_list(t.id, 'h'), agentundo._same_key(t.id, 'h', 's')) || agentundo._fill($sql$,
   touched as materialized (
-    select %1$s, count(*) filter (where old) as olds, count(*) filter (where not old) as news,
+    select {{keys}}, count(*) filter (where old) as olds, count(*) filter (where not old) as news,
       min(change) as first_change, max(change) as last_change,
       min(tid) filter (where old) as before, min(tid) filter (where not old) as after
-    from image group by %1$s),
+    from image group by {{keys}}),
   chain as materialized (
-    select row_number() over () as id, %1$s, first_change, last_change from touched
+    select row_number() over () as id, {{keys}}, first_change, last_change from touched
     where olds > 1 or news > 1 or first_change <> last_change),
   state as (   -- every image of a chained row, numbered by what it says
     select c.id, i.change, i.xid, i.old, i.tid,
-      dense_rank() over (partition by c.id order by %4$s using operator(pg_catalog.*<)) as says
-    from chain c join image i on %3$s join %2$s h on h.ctid = i.tid),
+      dense_rank() over (partition by c.id order by {{image}} using operator(pg_catalog.*<)) as says
+    from chain c join image i on {{same_chain}} join {{history}} h on h.ctid = i.tid),
   whole as (   -- absence is a state too: number 0
     select id, change, xid, old, tid, says from state
     union all
@@ -189,8 +283,8 @@ begin
     select c.id, f.change
     from agentundo._change f
     join chain c on f.change > c.first_change and f.change < c.last_change
-    join %2$s h on h._change = coalesce(f.source, f.change) and %5$s
-    where f.tracked = $1 and f.change <> all ($2) and f.change <> all ($3) and %19$s
+    join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_chain}}
+    where f.tracked = $1 and f.change <> all ($2) and f.change <> all ($3) and {{stranger}}
       and f.change between (select min(first_change) from chain) and (select max(last_change) from chain)),
   cut as (
     select hop.*, case when lag(says_after) over w is distinct from says_before and lag(last_change) over w is not null
@@ -207,89 +301,71 @@ begin
       (array_agg(after_change order by first_change desc))[1] as after_change
     from segment s where segment = last_segment group by s.id),
   net as (
-    select %1$s, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
+    select {{keys}}, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
       null::bigint[] as versions
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
-    select %6$s, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id,
+    select {{chain_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id,
       (select array_agg(distinct x.version) from state st join change x using (change) where st.id = s.id and not st.old and st.says = s.says_after)
     from solved s join chain i using (id)
     where s.says_before is distinct from s.says_after or s.segments > 1),
   later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
-    select %7$s from foreigner f join %2$s h on h._change = f.source join image i on i.xid = f.xid and %8$s
-    group by %7$s having max(f.change) > max(i.change)),
+    select {{image_keys}} from foreigner f join {{history}} h on h._change = f.source join image i on i.xid = f.xid and {{of_image}}
+    group by {{image_keys}} having max(f.change) > max(i.change)),
   resurrected as (   -- a row that somebody wrote whose write was undone after ours: it is not to come back
     select distinct u.tid, i.tid as before
     from (
-      select h.ctid as tid%20$s, %21$s as says
+      select h.ctid as tid, {{h_keys}}, {{foreign_image}} as says
       from agentundo._reverted x
       join agentundo._revert v on v.id = x.revert and v.standing and v.number > (select max(change) from change)
       join agentundo._change f on f.change = x.change and f.tracked = $1 and f.change < (select min(change) from change)
-      join %2$s h on h._change = coalesce(f.source, f.change) and (h._image = 'N') <> f.inverted) u
-    join image i on %22$s and i.old
-    join %2$s h on h.ctid = i.tid
-    where u.says operator(pg_catalog.*=) %4$s),
+      join {{history}} h on h._change = coalesce(f.source, f.change) and (h._image = 'N') <> f.inverted) u
+    join image i on {{undone_image}} and i.old
+    join {{history}} h on h.ctid = i.tid
+    where u.says operator(pg_catalog.*=) {{image}}),
   compared as (
     select n.*, rs.tid is not null as resurrected, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
       n.before is null and n.after is not null and bc.operation = 'U' or n.after is null and n.before is not null and ac.operation = 'U' as moved,
       a.matches, b.matches as back,
       (n.change <= $4 or (n.change > $6 and ac.filenode is not null and r.ctid is not null and ac.filenode <> pg_relation_filenode(r.tableoid))) as by_value,
-      l.k1 is not null as written_again
+      l.{{first_key}} is not null as written_again
     from net n
-    left join %9$s r on %10$s
-    left join later l on %17$s
+    left join {{lookup}} r on {{in_table}}
+    left join later l on {{later_net}}
     left join (select before, min(tid) as tid from resurrected group by before) rs on rs.before = n.before
     left join change ac on ac.change = n.after_change
     left join change bc on bc.change = n.before_change
     left join lateral (select case when n.change <= $4 or (n.change > $6 and ac.filenode is not null and ac.filenode <> pg_relation_filenode(r.tableoid))
-        then %11$s operator(pg_catalog.*=) %12$s else %13$s operator(pg_catalog.*=) %14$s end as matches
-      from %2$s h where h.ctid = n.after and r.ctid is not null offset 0) a on true
-    left join lateral (select %15$s operator(pg_catalog.*=) %14$s as matches
-      from %2$s h where h.ctid = n.before and r.ctid is not null and a.matches is not true offset 0) b on true),
+        then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
+      from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true
+    left join lateral (select {{before}} operator(pg_catalog.*=) {{row}} as matches
+      from {{history}} h where h.ctid = n.before and r.ctid is not null and a.matches is not true offset 0) b on true),
   suspect as materialized (   -- last written by an undo or redo: who wrote before that?
-    select %1$s from compared where version <> own_version and version in (%18$s)),
+    select {{keys}} from compared where version <> own_version and version in ({{undo_versions}})),
   stranger as materialized (
-    select max(f.change) as change%20$s
-    from agentundo._change f join %2$s h on h._change = coalesce(f.source, f.change)
-    where f.tracked = $1 and f.change > (select min(change) from change) and f.change <> all ($2) and f.change <> all ($3) and %19$s
+    select max(f.change) as change, {{h_keys}}
+    from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $1 and f.change > (select min(change) from change) and f.change <> all ($2) and f.change <> all ($3) and {{stranger}}
       and exists (select from suspect)
-    group by %23$s),
-  judged as (
+    group by {{h_keys}}),
+  judged as materialized (
     select compared.*, matches and not written_again and (by_value or version = own_version or version = any (versions)
-        or version in (%18$s) and not exists (select from stranger s where %24$s and s.change > compared.change)) as untouched,
-      back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $1 and f.change = any ($3)) as taken_back
+        or version in ({{undo_versions}}) and not exists (select from stranger s where {{stranger_compared}} and s.change > compared.change)) as untouched,
+      back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $1 and f.change = any ($3)) as taken_back,
+      case when segments > 1 then (select min(st.tid)::text from state st where st.id = compared.chain) end as at
     from compared)
-  select null::int, $1, change, part, cur, before, after,
-    case when before is not null then before_change end, case when after is not null then after_change end,
-    case when before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when after is null and cur is null then 'insert'
-      when cur is null then 'insert' else 'update' end,
-    case when %16$s then 'conflict'
-      when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
-    case when %16$s then 'schema_changed'
-      when segments > 1 and first_status = 'ok' then 'row_changed' else first_reason end,
-    case when by_value then 'value' else 'version' end,
-    null::text[], null::jsonb,
-    case when moved then 'moved' end,
-    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status,
-      'at', (select min(st.tid)::text from state st where st.id = judged.chain)) end
-  from (
-    select *,
-      case when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
-        when after is not null then case when untouched then 'ok' when taken_back then 'done' else 'conflict' end
-        when cur is null then case when resurrected then 'done' else 'ok' end when taken_back then 'done' else 'conflict' end as first_status,
-      case when after is not null and cur is null then case when before is not null then 'row_deleted' end
-        when after is not null then case when untouched or taken_back then null when matches then 'row_rewritten' else 'row_changed' end
-        when cur is not null and not coalesce(taken_back, false) then 'row_exists' end as first_reason
-    from judged) judged$sql$,
-    keys, t.history, same_chain, agentundo._image_row(t.id, 'h', 'i.change'), same_foreign, plain,
-    plain, replace(same_foreign, ' c.k', ' i.k'),
-    lookup, to_table,
-    agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), agentundo._table_row(t.id, 'r', true),
-    agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), agentundo._table_row(t.id, 'r'),
-    agentundo._image_row(t.id, 'h', 'n.before_change', 'r'),
-    agentundo._retyped(t.id, 'change', 'before_change'), replace(replace(same_chain, 'i.k', 'l.k'), 'c.k', 'n.k'), agentundo._undo_versions_sql(), agentundo._stranger_sql('f'),
-    h_keys, agentundo._image_row(t.id, 'h', 'f.change'), replace(same_chain, 'c.k', 'u.k'),
-    (select string_agg(format('h.%I', history_column), ', ' order by place) from agentundo._key(t.id)), replace(replace(same_chain, 'i.k', 's.k'), 'c.k', 'compared.k'));
+$sql$, jsonb_build_object(
+    'history', t.history, 'lookup', lookup, 'keys', keys, 'first_key', first_key,
+    'h_keys', agentundo._key_list(t.id, 'h'), 'chain_keys', agentundo._key_list(t.id, 'i'), 'image_keys', agentundo._key_list(t.id, 'i'),
+    'same_chain', agentundo._same_key(t.id, 'i', 'c'), 'of_chain', agentundo._same_key(t.id, 'h', 'c'), 'of_image', agentundo._same_key(t.id, 'h', 'i'),
+    'undone_image', agentundo._same_key(t.id, 'i', 'u'), 'later_net', agentundo._same_key(t.id, 'l', 'n'),
+    'stranger_compared', agentundo._same_key(t.id, 's', 'compared'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
+    'image', agentundo._image_row(t.id, 'h', 'i.change'), 'foreign_image', agentundo._image_row(t.id, 'h', 'f.change'),
+    'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),
+    'row', agentundo._table_row(t.id, 'r'),
+    'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true),
+    'undo_versions', agentundo._undo_versions_sql(), 'stranger', agentundo._stranger_sql('f')))
+    || agentundo._verdict_sql(t);
 end
 $body$;
 
@@ -325,7 +401,7 @@ $body$
     where y.surplus > 0),
   placed as (
     select *, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
-  select null::int, $1, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
+  select $1, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
     case when p.cur is null then 'none' else 'delete' end,
     case when p.cur is null then case when n.place <= y.surplus - y.gone then 'conflict' else 'done' end when p.untouched then 'ok' else 'conflict' end,
     case when p.cur is null then case when n.place <= y.surplus - y.gone then 'row_changed' end when not p.untouched then 'row_rewritten' end,
@@ -334,7 +410,7 @@ $body$
   left join placed p on p.says = y.says and p.place = n.place
   where y.surplus > 0
   union all
-  select null, $1, y.change, null, null, y.before, null, y.before_change, null, 'insert', 'ok', null, 'version', null, null, case when y.moved then 'moved' end, null
+  select $1, y.change, null, null, y.before, null, y.before_change, null, 'insert', 'ok', null, 'version', null, null, case when y.moved then 'moved' end, null
   from tally y cross join lateral generate_series(1, -y.surplus + y.gone) n (place)
   where y.surplus < 0$sql$,
     t.history, agentundo._image_row(t.id, 'h', 'e.change'),

@@ -7,16 +7,7 @@
 -- Each question is one SELECT, generated from the catalog. Its parameters are the decisions that would
 -- be acted on, split so that the planner sees how many there are: $1 the restored rows of the table (to
 -- insert or update), $2 those that go or change (to delete or update), $3 and $4 the same of the other
--- table of a foreign key.
-
-create or replace function agentundo._base(type oid) returns oid
-language sql stable as
-$body$
-  with recursive b as (
-    select t.oid, t.typtype, t.typbasetype from pg_type t where t.oid = type
-    union all select t.oid, t.typtype, t.typbasetype from pg_type t join b on b.typtype = 'd' and t.oid = b.typbasetype)
-  select oid from b where typtype <> 'd'
-$body$;
+-- table of a foreign key. They are asked by agentundo_worker (_look()): code of the user's runs in them.
 
 -- The columns of a restored row as SQL expressions over the aliases d (decision), b (image), r (current
 -- row): what the image says, in the column's own type; where the image does not know the column, what
@@ -27,7 +18,7 @@ returns table (attnum smallint, name name, value text, declared text, identity "
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with col as (
-    select i.*, format_type(agentundo._base(a.atttypid), -1) as base_type, format_type(a.atttypid, a.atttypmod) as declared,
+    select i.*, agentundo._base(a.atttypid) as base, format_type(agentundo._base(a.atttypid), -1) as base_type, format_type(a.atttypid, a.atttypmod) as declared,
       a.attidentity as identity, pg_get_expr(d.adbin, d.adrelid) as default_value,
       m.rule
     from agentundo._image_columns(tracked_id, 'b', 'd.before_change') i
@@ -36,7 +27,7 @@ $body$
     left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
     left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = i.attnum),
   restored as (
-    select c.*, format('(%s)::%s', c.value, c.base_type) as back from col c),
+    select c.*, agentundo._given_back(c.value, c.base, true) as back from col c),
   filled as (
     select c.*, case when c.known is null then c.back
       else format('case when %s then %s when d.cur is not null then r.%I else (%s)::%s end', c.known, c.back, c.name, coalesce(c.default_value, 'null'), c.base_type) end as full_value
@@ -103,18 +94,24 @@ $body$
     limit 1), '"$user", public')
 $body$;
 
--- Restored rows that break a CHECK, a NOT NULL or a domain that came or was tightened since.
+-- Restored rows that break a CHECK, a NOT NULL or a domain that came or was tightened since, or of which a
+-- column would keep less than it had (numeric(10,4) that has become numeric(10,2)).
 create or replace function agentundo._broken_sql(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with rule as (
-    select c.conname::text as name, format('(%s) is false', pg_get_expr(c.conbin, c.conrelid)) as broken
+    select a.attname::text as name, 'schema_changed' as reason,
+      format('agentundo_row.%1$I is distinct from agentundo_row.%1$I::%2$s', a.attname, format_type(a.atttypid, a.atttypmod)) as broken
+    from pg_attribute a where a.attrelid = t.relation and a.attnum > 0 and a.atttypmod >= 0 and not a.attisdropped and a.attgenerated = ''
+      and a.atttypid in (select y.oid from pg_type y where y.typmodin <> 0 and y.typnamespace = 'pg_catalog'::regnamespace and y.typtype = 'b')
+    union all
+    select c.conname, 'constraint', format('(%s) is false', pg_get_expr(c.conbin, c.conrelid))
     from pg_constraint c where c.conrelid = t.relation and c.contype = 'c' and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true)
     union all
-    select a.attname, format('agentundo_row.%I is null', a.attname)
+    select a.attname, 'constraint', format('agentundo_row.%I is null', a.attname)
     from pg_attribute a where a.attrelid = t.relation and a.attnum > 0 and a.attnotnull and not a.attisdropped and a.attgenerated = ''
     union all
-    select coalesce(c.conname, y.typname), case when c.oid is null then format('agentundo_row.%I is null', a.attname)
+    select coalesce(c.conname, y.typname), 'constraint', case when c.oid is null then format('agentundo_row.%I is null', a.attname)
         else format('(select (%s) is false from (select agentundo_row.%I as value) value)', substring(pg_get_constraintdef(c.oid) from '^CHECK \((.*)\)(?: NOT VALID)?$'), a.attname) end
     from pg_attribute a
     cross join lateral (
@@ -125,15 +122,26 @@ $body$
     left join pg_constraint c on c.contypid = y.oid and c.contype = 'c'
     where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and (c.oid is not null or y.typnotnull))
   select format($sql$
-    with path as materialized (select set_config('search_path', $2, true))
-    select "agentundo.place", 'constraint', broken, %L, null::bigint, null::int
+    with path as materialized (select set_config('search_path', $5, true))
+    select "agentundo.place", broken[1], broken[2], %L, null::bigint, null::int
     from path, lateral (select agentundo_row."agentundo.place", case%s end as broken from (%s) agentundo_row offset 0) agentundo_judged
     where broken is not null$sql$,
-    t.relation::text, coalesce(string_agg(format(' when %s then %L', broken, name), ''), ' when false then ''''' ), agentundo._target_sql(t.id, '$1'))
+    t.relation::text, coalesce(string_agg(format(' when %s then array[%L, %L]', broken, reason, name), ''), ' when false then ''{}''::text[]' ), agentundo._target_sql(t.id, '$1'))
   from rule
 $body$;
 
--- Restored values of a unique index or exclusion constraint that a row outside of the plan holds now.
+-- Does a foreign key of another table do something when a row of this one is deleted? Then rows cannot go
+-- out and come in again, not even within one statement.
+create or replace function agentundo._held_in_place(t agentundo._tracked) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select exists (
+    select from pg_constraint c
+    where c.contype = 'f' and c.confdeltype <> 'a' and c.confrelid in (select agentundo._levels(t.relation, t.kind)))
+$body$;
+
+-- Restored values of a unique index or exclusion constraint that a row outside of the plan holds now; where
+-- rows have to stay in place also those that another row of the plan holds until it is changed itself.
 create or replace function agentundo._taken_sql(t agentundo._tracked, index regclass) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -163,9 +171,12 @@ begin
     r as (select ctid as "agentundo.ctid", tableoid as "agentundo.table", xmin::text::bigint as "agentundo.xmin", %2$s from %4$s agentundo_row%3$s)
     select k."agentundo.place", 'unique_taken', %5$L, %6$L, r."agentundo.xmin", %7$s
     from k join r on %8$s
-    where not exists (select from unnest($2) a where a.cur = r."agentundo.ctid" and a.part = r."agentundo.table")$sql$,
+    where not exists (
+      select from unnest($2) a
+      where a.cur = r."agentundo.ctid" and a.part = r."agentundo.table" and (a.action = 'delete' or a.place = k."agentundo.place" or %9$s))$sql$,
     agentundo._target_sql(t.id, '$1'), picked, predicate, agentundo._from(t),
-    (select c.relname from pg_class c where c.oid = index), t.relation::text, t.id, equal);
+    (select c.relname from pg_class c where c.oid = index), t.relation::text, t.id, equal,
+    (not (i.indimmediate and agentundo._held_in_place(t)))::text);
 end
 $body$;
 
@@ -293,18 +304,19 @@ begin
     key := (agentundo._best_key(t.relation)).columns;
     if restored <> '{}' then
       begin
-        return query execute agentundo._broken_sql(t) using restored, agentundo._users_path(t.relation);
+        return query select * from agentundo._look(agentundo._broken_sql(t), agentundo._users_path(t.relation), restored)
+          as found (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int);
       exception when insufficient_privilege or undefined_table or undefined_function or raise_exception then
         null;  -- a function of the user's in a constraint cannot be run here: the revert itself will tell
       end;
-      perform set_config('search_path', 'pg_catalog, pg_temp', true);
       for f in
         select i.indexrelid::regclass as name from pg_index i
         where i.indrelid = t.relation and i.indisvalid and (i.indisunique or i.indisexclusion)
           -- under the key itself another row would be the same row; only moved ones can collide
           and (moved or i.indkey::smallint[] <> key or i.indisexclusion or i.indpred is not null)
       loop
-        return query execute agentundo._taken_sql(t, f.name) using restored, going;
+        return query select * from agentundo._look(agentundo._taken_sql(t, f.name), agentundo._users_path(t.relation), restored, going)
+          as found (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int);
       end loop;
     end if;
     for f in
@@ -329,10 +341,12 @@ begin
           from unnest(agentundo._within(going, t.relation, here)) x where f.up and f.acts and (x.action = 'delete' or x.detail ? 'moved' or not f.confkey <@ key);
         continue;
       end if;
-      return query execute case when f.up then agentundo._dependents_sql(t, f.oid) else agentundo._missing_sql(t, f.oid) end
-        using agentundo._within(restored, t.relation, here), agentundo._within(going, t.relation, here),
+      return query
+        select * from agentundo._look(case when f.up then agentundo._dependents_sql(t, f.oid) else agentundo._missing_sql(t, f.oid) end,
+          agentundo._users_path(t.relation), agentundo._within(restored, t.relation, here), agentundo._within(going, t.relation, here),
           array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('insert', 'update')),
-          array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('delete', 'update'));
+          array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('delete', 'update')))
+          as found (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int);
     end loop;
   end loop;
 end

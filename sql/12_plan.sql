@@ -61,7 +61,8 @@ begin
       perform agentundo._unknown(one);
     end if;
     select i.purged_at into purged from agentundo._invocation i where i.id = one;
-    if purged is not null then
+    -- What was written under the id again since is there.
+    if purged is not null and not exists (select from agentundo._change c where c.invocation = one) then
       perform agentundo._fail('UN011', format('agentundo: invocation %L can no longer be undone: its history was purged on %s', one, to_char(purged, 'YYYY-MM-DD')),
         'Keep history longer (setting retention), or exempt an invocation with agentundo.hold().');
     end if;
@@ -198,7 +199,6 @@ declare
   t agentundo._tracked;
   item agentundo._difference;
   items agentundo._difference[];
-  same_key text;
   ours text; theirs text; captured text; deltas text;
 begin
   for t in
@@ -210,8 +210,8 @@ begin
         'row(' || coalesce(case when b.known is not null then format('case when %s then %s end', b.known, b.value) end, b.value) || ')',
         'row(' || coalesce(case when b.known is not null then format('case when %s then %s end', b.known, a.value) end, a.value) || ')', c.name), ', ' order by c.attnum),
       string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
-        case when a.known is not null then format('case when %s then %s else %s end', a.known, a.value, agentundo._table_column('r', c.name, c.type)) else a.value end,
-        agentundo._table_column('r', c.name, c.type), c.name), ', ' order by c.attnum),
+        case when a.known is not null then format('case when %s then %s else %s end', a.known, a.value, agentundo._stored('r', c.name, c.type_now)) else a.value end,
+        agentundo._stored('r', c.name, c.type_now), c.name), ', ' order by c.attnum),
       string_agg(format('case when row(o.%1$I)::record operator(pg_catalog.*<>) row(n.%1$I)::record then %2$L end', c.history_column, c.name), ', ' order by c.attnum),
       string_agg(case when m.attnum is not null then
         format('%1$L, case when r.%1$I is not null and bool_and(h.%2$I is not null) then (sum(case when (h._image = ''O'') <> x.inverted then -h.%2$I else h.%2$I end))::text end', c.name, c.history_column) end, ', ')
@@ -221,8 +221,6 @@ begin
       join agentundo._image_columns(t.id, 'a', 'd.after_change') a on a.attnum = c.attnum
       left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = c.attnum and m.rule = 'delta'
      where c.live;
-    select string_agg(format('%%1$s.%1$I %2$s a.%1$I', k.history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(k.base_type))))), ' and ' order by k.place)
-      into same_key from agentundo._key(t.id) k;
     execute format($sql$
       select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
         array_remove(array[%1$s]::text[], null),
@@ -243,7 +241,7 @@ begin
       left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
       where d.tracked = $2 and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
       ours, theirs, captured, t.history, agentundo._from(t),
-      format(same_key, 'n'), format(same_key, 'o'), t.capture, format(same_key, 'h'), coalesce(deltas, ''), agentundo._stranger_sql('f'))
+      agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stranger_sql('f'))
       into items using d, t.id, changes, family, merge;
     foreach item in array coalesce(items, '{}') loop
       declare
@@ -349,15 +347,15 @@ begin
       end loop;
       continue;
     end if;
-    execute format($sql$
+    select found.places into places from agentundo._look(format($sql$
       select array_agg(d.place)
       from unnest($1) d
       join lateral (select * from %1$s h where h.ctid = d.before offset 0) b on true
       join lateral (select * from %2$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
-      where d.tracked = $2 and d.status in ('ok', 'merge') and d.action = 'update' and (%3$s)$sql$,
-      t.history, agentundo._from(t),
-      (select string_agg(format('%s is distinct from r.%I', c.value, c.name), ' or ') from agentundo._target_columns(t.id) c where c.identity = 'a'))
-      into places using d, t.id;
+      where d.tracked = %3$s and d.status in ('ok', 'merge') and d.action = 'update' and (%4$s)$sql$,
+      t.history, agentundo._from(t), t.id,
+      (select string_agg(format('%s is distinct from r.%I', c.value, c.name), ' or ') from agentundo._target_columns(t.id) c where c.identity = 'a')),
+      null, d) as found (places int[]);
     foreach i in array coalesce(places, '{}') loop
       if exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)) and c.confdeltype <> 'a') then
         d[i].status := 'conflict';
@@ -455,8 +453,7 @@ begin
       agentundo._from(t)) into more using d, t.id;
     found := found || coalesce(more, '{}');
     -- who deleted it, or wrote in between two of ours
-    select string_agg(format('h.%1$I %2$s k.%1$I', k.history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(k.base_type))))), ' and ' order by k.place)
-      into same_key from agentundo._key(t.id) k;
+    same_key := agentundo._same_key(t.id, 'h', 'k');
     if same_key is not null then
       execute format($sql$
         select array_agg(distinct c.invocation)
@@ -501,19 +498,14 @@ $body$
 declare
   settled bigint[] := agentundo._settled(ids);
   family bigint[] := agentundo._family(ids);
-  d agentundo._decision[];
+  d agentundo._decision[] := '{}';
+  one int;
   found_more bigint;
   own int[];  -- rows that constraints would hold up even if all others went back
 begin
-  select array_agg(row(n.place, n.tracked, n.change, n.part, n.cur, n.before, n.after, n.before_change, n.after_change,
-      n.action, n.status, n.reason, n.basis, n.columns, n.delta, n.unit, n.detail)::agentundo._decision order by n.place)
-    into d
-    from (
-      select row_number() over (order by t.id) as place, n.tracked, n.change, n.part, n.cur, n.before, n.after, n.before_change, n.after_change,
-        n.action, n.status, n.reason, n.basis, n.columns, n.delta, n.unit, n.detail
-      from agentundo._tracked t cross join lateral agentundo._net(t.id, changes, family, settled) n
-      where t.id in (select c.tracked from agentundo._change c where c.change = any (changes))) n;
-  d := coalesce(d, '{}');
+  for one in select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1 loop
+    d := d || agentundo._net(one, changes, family, settled, cardinality(d));
+  end loop;
   if exists (select from unnest(d) x where x.unit = 'moved') then
     d := agentundo._pair_moves(d);
   end if;

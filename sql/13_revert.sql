@@ -53,9 +53,8 @@ $body$
   from work w
   join agentundo._tracked t on t.id = w.tracked
   cross join lateral agentundo._levels(t.relation, t.kind) m (relation)
-  join pg_trigger g on g.tgrelid = m.relation and not g.tgisinternal and g.tgenabled <> 'D'
+  join agentundo._users_triggers g on g.tgrelid = m.relation and g.tgenabled <> 'D'
   where g.tgtype & w.events <> 0
-    and g.tgfoid not in (select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace)
     and not exists (select from agentundo._trigger_rule r where r.tracked = w.tracked and r.trigger = g.tgname and r.rule = 'fire')
     and not (g.tgenabled = 'R' and current_setting('session_replication_role') <> 'replica')
   order by m.relation::oid, g.tgname
@@ -82,12 +81,11 @@ create or replace function agentundo._follow(tables int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
   t agentundo._tracked;
 begin
   for t in select x.* from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = any (tables) and x.active loop
     if exists (select from agentundo._columns(t.id) c where c.history_column is null)
-      or exists (select from agentundo._out_of_reach(t.relation, ours)) then
+      or exists (select from agentundo._out_of_reach(t.relation, agentundo._worker())) then
       perform agentundo._sync(t.id);
     end if;
   end loop;
@@ -101,18 +99,12 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set quot
 $body$
 declare
   t agentundo._tracked;
-  picked text;
   equal text;
-  places text;
   weak boolean;
 begin
   select * into t from agentundo._tracked where id = tracked_id;
-  select string_agg(format('h.%I as k%s', k.history_column, k.place), ', ' order by k.place),
-         string_agg(format('r.%I %s k.k%s::%s', k.name, k.equal, k.place, k.base_type), ' and ' order by k.place),
-         string_agg('k.k' || k.place, ', ' order by k.place)
-    into picked, equal, places
-    from agentundo._key(tracked_id) k;
-  if picked is null then
+  equal := agentundo._has_key(tracked_id, 'r', 'k');
+  if equal is null then
     return;  -- without a key rows are found by what they say, and locked when they are acted on
   end if;
   weak := not exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)))
@@ -124,7 +116,7 @@ begin
         where c.change = any ($1) and c.tracked = $2) k
       join %3$s r on %4$s
       order by %5$s for %6$s of r) locked$sql$,
-    picked, t.history, agentundo._from(t), equal, places, case when weak then 'no key update' else 'update' end)
+    agentundo._key_list(tracked_id, 'h'), t.history, agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end)
   using changes, tracked_id;
 end
 $body$;
@@ -198,8 +190,8 @@ begin
   perform agentundo._follow(tables);
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
   if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m
-             join pg_trigger g on g.tgrelid = m and not g.tgisinternal
-             where x.id = any (tables) and g.tgfoid not in (select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace)) then
+             join agentundo._users_triggers g on g.tgrelid = m
+             where x.id = any (tables)) then
     strong := array(select s.relation from agentundo._to_silence(agentundo._decide(ids, changes, on_conflict, merge)) s);
   end if;
   perform agentundo._lock_tables(tables, strong);
@@ -249,12 +241,11 @@ begin
     counts := counts || format(' || array[(select count(*) from t%1$s_gone), (select count(*) from t%1$s_back), (select count(*) from t%1$s_here)]', t.id);
   end loop;
   if ctes <> '' then
-    execute format($sql$
-      with path as materialized (select set_config('search_path', $2, true)),
+    select * into done from agentundo._act(format($sql$
+      with path as materialized (select set_config('search_path', $5, true)),
       work as materialized (select x.* from path, unnest($1) x where x.status in ('ok', 'merge') and x.action <> 'none')%s
-      select '{}'::bigint[]%s$sql$, ctes, counts) into done
-      using d, agentundo._users_path((select x.relation from agentundo._tracked x where x.id = any (tables) and x.relation is not null order by x.id limit 1));
-    perform set_config('search_path', 'pg_catalog, pg_temp', true);
+      select '{}'::bigint[]%s$sql$, ctes, counts),
+      agentundo._users_path((select x.relation from agentundo._tracked x where x.id = any (tables) and x.relation is not null order by x.id limit 1)), d);
     select array_agg(n order by tracked_oid, place) into planned
       from (
         select tr.relation::oid as tracked_oid, p.place, count(*) filter (where p.place = any (x.places)) as n
@@ -336,7 +327,7 @@ begin
      and exists (select from agentundo._tracked t cross join lateral agentundo._levels(t.relation, t.kind) m
                  where t.id = any (tables) and m in (c.conrelid, c.confrelid));
   if names is not null then
-    execute 'set constraints ' || names || ' immediate';
+    perform agentundo._act('set constraints ' || names || ' immediate', null, null);  -- deferred triggers of the user's run now
   end if;
   if deferred is not null then
     execute 'set constraints ' || deferred || ' deferred';
@@ -354,7 +345,8 @@ declare
   whole bigint[];
   kind record;
   number bigint;
-  columns_sql text; current_sql text; target_sql text;
+  columns_sql text; types_sql text; current_sql text; target_sql text; back_sql text;
+  work agentundo._decision[];
 begin
   for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge') and y.action <> 'none') loop
     whole := array(
@@ -378,9 +370,11 @@ begin
       from agentundo._change c where c.change = any (whole);
 
     select string_agg(format(', %I', c.history_column), '' order by c.attnum),
-           string_agg(format(', r.%I', c.name), '' order by c.attnum),
-           string_agg(format(', (%s)::%s', k.value, k.declared), '' order by c.attnum)
-      into columns_sql, current_sql, target_sql
+           string_agg(format(', %I %s', c.history_column, c.type), '' order by c.attnum),
+           string_agg(format(', %s', agentundo._stored('r', c.name, c.type_now)), '' order by c.attnum),
+           string_agg(format(', %s', agentundo._stored('back', c.name, c.type_now)), '' order by c.attnum),
+           string_agg(format('(%s)::%s as %I', k.value, k.declared, c.name), ', ' order by c.attnum)
+      into columns_sql, types_sql, current_sql, target_sql, back_sql
       from agentundo._columns(t.id) c join agentundo._target_columns(t.id) k on k.attnum = c.attnum
      where c.live and c.history_column is not null;
     for kind in
@@ -389,17 +383,18 @@ begin
       group by x.action
     loop
       number := nextval('agentundo._change_number');
-      execute format($sql$
-        with work as (
-          select x.* from unnest($1) x
-          where x.tracked = $2 and x.status in ('ok', 'merge') and x.action = $3 and not coalesce(x.before_change, x.after_change) = any ($4))
-        insert into %1$s (_change, _image%2$s)
-        select $5, 'O'%3$s from work d join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+      work := array(
+        select x from unnest(d) x
+        where x.tracked = t.id and x.status in ('ok', 'merge') and x.action = kind.action and not coalesce(x.before_change, x.after_change) = any (whole));
+      execute format('insert into %1$s (_change, _image%2$s) select $1, image.* from agentundo._look(%4$L, $3, $2) as image (_image "char"%3$s)',
+        t.history, columns_sql, types_sql, format($sql$
+        select 'O'::"char"%1$s from unnest($1) d join lateral (select * from %3$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
         union all
-        select $5, 'N'%4$s from work d join lateral (select * from %1$s h where h.ctid = d.before offset 0) b on true
-        left join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
-        where $3 <> 'delete'$sql$, t.history, coalesce(columns_sql, ''), coalesce(current_sql, ''), coalesce(target_sql, ''), agentundo._from(t))
-        using d, t.id, kind.action, whole, number;
+        select 'N'::"char"%2$s from unnest($1) d join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
+        left join lateral (select * from %3$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+        cross join lateral (select %5$s) back
+        where d.action <> 'delete'$sql$, current_sql, target_sql, agentundo._from(t), t.history, back_sql))
+        using number, work, agentundo._users_path(t.relation);
       insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, invocation, application, tool)
       values (number, t.id, t.relation, pg_relation_filenode(t.relation), kind.n, 0, upper(left(kind.action, 1))::"char", revert_id,
         current_setting('application_name'), agentundo._setting('agent.tool'));
@@ -456,8 +451,7 @@ begin
     select * from agentundo._tracked x
     where x.id in (select y.tracked from unnest(d) y where y.status = 'skip' or y.status in ('ok', 'done') and y.detail ? 'segments')
   loop
-    select string_agg(format('h.%1$I %2$s k.%1$I', k.history_column, agentundo._equal(to_regtype(agentundo._history_type(to_regtype(k.base_type))))), ' and ' order by k.place)
-      into same_key from agentundo._key(t.id) k;
+    same_key := agentundo._same_key(t.id, 'h', 'k');
     if same_key is null or t.relation is null then
       more := array(select c.change from agentundo._change c where c.change = any (changes) and c.tracked = t.id);
     else
@@ -519,7 +513,7 @@ declare
   d agentundo._decision[];
   locked text[];
   saved text[];
-  companions constant text[] := array['agent.invocation', 'agent.run', 'agent.step', 'agent.tool', 'agent.actor', 'agent.on_behalf_of', 'agent.scope', 'lock_timeout'];
+  companions constant text[] := array['agent.invocation', 'agent.run', 'agent.step', 'agent.tool', 'agent.actor', 'agent.on_behalf_of', 'agent.scope', 'agentundo.baseline', 'lock_timeout'];
   patience interval := case when current_setting('lock_timeout') = '0' then interval '60 s' else current_setting('lock_timeout')::interval end;
   began timestamptz := clock_timestamp();
   replace boolean := false;
@@ -621,7 +615,7 @@ begin
         -- code of the user's that runs with our rights while rows are written: a constraint's, a trigger's
         raise exception using errcode = 'UN001', message = format('agentundo: the rows cannot be put back: %s', complaint),
           detail = jsonb_build_object('total', 1, 'conflicts', jsonb_build_array(jsonb_build_object('reason', 'constraint')))::text,
-          hint = format('A function in a constraint or a trigger of these tables failed. It runs as %s here: grant that role what the function needs.', current_user);
+          hint = format('A function in a constraint or a trigger of these tables failed. It runs as %s here: grant that role what the function needs.', agentundo._worker());
       when object_in_use then
         raise exception using errcode = '55006', message = 'agentundo: revert cannot run here: a query of this session or a deferred constraint is still busy with one of the tables',
           hint = 'Call it as a statement of its own, in a transaction of its own.';
@@ -670,16 +664,13 @@ $body$
   select case when count(distinct i.scope) = 1 and count(*) = count(i.scope) then min(i.scope) end from agentundo._invocation i where i.id = any (ids)
 $body$;
 
--- May rows of these tables be deleted and inserted again within the statement? Not if another table's
--- foreign key does something on DELETE: it would act although the row comes back.
+-- May rows of these tables be deleted and inserted again within the statement?
 create or replace function agentundo._may_replace(changes bigint[]) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select not exists (
-    select from pg_constraint c
-    join agentundo._tracked t on c.confrelid in (select agentundo._levels(t.relation, t.kind))
-    where c.contype = 'f' and c.confdeltype <> 'a'
-      and t.id in (select ch.tracked from agentundo._change ch where ch.change = any (changes)))
+    select from agentundo._tracked t
+    where t.id in (select c.tracked from agentundo._change c where c.change = any (changes)) and agentundo._held_in_place(t))
 $body$;
 
 -- A look with an older snapshot than the locks: right answers need a new one.

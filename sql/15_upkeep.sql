@@ -19,7 +19,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   t agentundo._tracked;
-  ours oid := (select nspowner from pg_namespace where nspname = 'agentundo');
+  worker name := agentundo._worker();
   sync_hint text;
   reason text;
 begin
@@ -73,11 +73,11 @@ begin
       format('As the owner or a superuser run "select agentundo.track(%L)" again.', t.name)
     from level l where agentundo._deputy(l.relation) is null
     union all
-    select 'error', agentundo._name(l.relation), format('%s lacks rights on it; captured writes cannot be taken back', pg_get_userbyid(ours)), sync_hint
+    select 'error', agentundo._name(l.relation), format('%s lacks rights on it; captured writes cannot be taken back', worker), sync_hint
     from level l
-    where not (has_table_privilege(ours, l.relation, 'select') and has_table_privilege(ours, l.relation, 'insert')
-      and has_table_privilege(ours, l.relation, 'update') and has_table_privilege(ours, l.relation, 'delete')
-      and has_schema_privilege(ours, (select c.relnamespace from pg_class c where c.oid = l.relation), 'usage'))
+    where not (has_table_privilege(worker, l.relation, 'select') and has_table_privilege(worker, l.relation, 'insert')
+      and has_table_privilege(worker, l.relation, 'update') and has_table_privilege(worker, l.relation, 'delete')
+      and has_schema_privilege(worker, (select c.relnamespace from pg_class c where c.oid = l.relation), 'usage'))
     union all
     select 'error', agentundo._name(w.relation),
       case when g.oid is null then format('trigger %s is missing; writes are not captured', w.name)
@@ -110,8 +110,8 @@ begin
                 then format('; %s seems to write elsewhere: what it wrote goes back only if that table is tracked', p.oid::regprocedure) else '' end,
       format('If it must fire: "select agentundo.set_trigger(%L, %L, ''fire'')"; ''silence'' says that it is meant.', agentundo._name(g.tgrelid), g.tgname)
     from level l
-    join pg_trigger g on g.tgrelid = l.relation and not g.tgisinternal and g.tgparentid = 0 and g.tgenabled <> 'D'
-    join pg_proc p on p.oid = g.tgfoid and p.pronamespace <> 'agentundo'::regnamespace
+    join agentundo._users_triggers g on g.tgrelid = l.relation and g.tgparentid = 0 and g.tgenabled <> 'D'
+    join pg_proc p on p.oid = g.tgfoid
     where not exists (select from agentundo._trigger_rule r where r.tracked = t.id and r.trigger = g.tgname)
     union all
     select 'warning', agentundo._name(l.relation), 'it is unlogged: a crash empties it, and its history will not match', 'Use "alter table ... set logged".'

@@ -9,14 +9,14 @@
 -- Roles stay: other databases of the cluster may use them.
 --
 -- Our triggers and event triggers go with the functions that they call. What we were granted on tables
--- and schemas is revoked where it was granted to agentundo_owner; where everything belongs to the
+-- and schemas is revoked where it was granted to a role of ours; where everything belongs to the
 -- installing role, nobody can tell our grants from its own, and they stay.
 
 do $body$
 declare
   keep boolean := coalesce(current_setting('agentundo.keep_history', true), '') = 'on';
   shown text := current_setting('client_min_messages');
-  ours oid := to_regrole('agentundo_owner')::oid;
+  ours oid[] := array_remove(array[to_regrole('agentundo_worker')::oid, to_regrole('agentundo_owner')::oid], null);
   granted record;
   deputy regproc;
   item text;
@@ -33,35 +33,34 @@ begin
 
   -- A grant is taken back by whoever gave it: on tables our deputy for the owner, else the running role.
   for granted in
-    select format('%I.%I', n.nspname, c.relname) as object, c.oid as relation, c.relowner as owner
-    from pg_class c join pg_namespace n on n.oid = c.relnamespace
-    where n.nspname not in ('agentundo', 'agentundo_history') and c.relowner <> ours
-      and exists (select from aclexplode(c.relacl) a where a.grantee = ours)
+    select distinct format('%I.%I', n.nspname, c.relname) as object, c.oid as relation, c.relowner as owner, a.grantee::regrole as grantee
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace cross join lateral aclexplode(c.relacl) a
+    where n.nspname not in ('agentundo', 'agentundo_history') and c.relowner <> all (ours) and a.grantee = any (ours)
   loop
     select p.oid into deputy from pg_proc p
      where p.pronamespace = to_regnamespace('agentundo_history') and p.proname like '\_deputy\_%' and p.proowner = granted.owner
      order by p.oid limit 1;
     begin
       if deputy is not null then
-        execute format('select %s(''revoke'', $1, ''agentundo_owner'', null)', deputy) using granted.relation::regclass;
+        execute format('select %s(''revoke'', $1, null, null)', deputy) using granted.relation::regclass;
       else
-        execute format('revoke all on %s from agentundo_owner', granted.object);
+        execute format('revoke all on %s from %s', granted.object, granted.grantee);
       end if;
     exception when insufficient_privilege then
-      raise notice 'agentundo: agentundo_owner keeps its rights on %', granted.object
-        using hint = format('As its owner run "revoke all on %s from agentundo_owner".', granted.object);
+      raise notice 'agentundo: % keeps its rights on %', granted.grantee, granted.object
+        using hint = format('As its owner run "revoke all on %s from %s".', granted.object, granted.grantee);
     end;
   end loop;
   for granted in
-    select format('%I', n.nspname) as object from pg_namespace n
-    where n.nspname not in ('agentundo', 'agentundo_history') and n.nspowner <> ours
-      and exists (select from aclexplode(n.nspacl) a where a.grantee = ours)
+    select distinct format('%I', n.nspname) as object, a.grantee::regrole as grantee
+    from pg_namespace n cross join lateral aclexplode(n.nspacl) a
+    where n.nspname not in ('agentundo', 'agentundo_history') and n.nspowner <> all (ours) and a.grantee = any (ours)
   loop
     begin
-      execute format('revoke all on schema %s from agentundo_owner', granted.object);
+      execute format('revoke all on schema %s from %s', granted.object, granted.grantee);
     exception when insufficient_privilege then
-      raise notice 'agentundo: agentundo_owner keeps its rights on schema %', granted.object
-        using hint = format('As its owner run "revoke all on schema %s from agentundo_owner".', granted.object);
+      raise notice 'agentundo: % keeps its rights on schema %', granted.grantee, granted.object
+        using hint = format('As its owner run "revoke all on schema %s from %s".', granted.object, granted.grantee);
     end;
   end loop;
 

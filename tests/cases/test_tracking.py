@@ -108,7 +108,8 @@ def test_capture_mode_that_does_not_exist(db: Connection, capture: str | None) -
     assert rows(db, "select * from agentundo._schema_rule") == []
 
 
-def test_row_level_security_needs_an_owner_who_sees_all(own_server: Server) -> None:
+@pytest.mark.parametrize("blind", ["agentundo_owner", "agentundo_worker"])
+def test_row_level_security_needs_roles_that_see_all(own_server: Server, blind: str) -> None:
     """Without BYPASSRLS our copy of a table would lack what a policy hides."""
     with (
         own_server.database(installed=True) as database,
@@ -116,16 +117,16 @@ def test_row_level_security_needs_an_owner_who_sees_all(own_server: Server) -> N
     ):
         run(
             db,
-            "alter role agentundo_owner nobypassrls",
+            f"alter role {blind} nobypassrls",
             "create table secret (id int primary key)",
             "alter table secret enable row level security",
         )
         with refused("UN004") as caught:
             run(db, "select agentundo.track('secret')")
-        assert "row-level security" in caught.message
+        assert "row-level security" in caught.message and blind in caught.message
         run(
             db,
-            "alter role agentundo_owner bypassrls",
+            f"alter role {blind} bypassrls",
             "select agentundo.track('secret')",
             "create policy none on secret using (false)",
         )
@@ -246,7 +247,7 @@ def _grants(conn: Connection, table: str) -> list[tuple[str, ...]]:
     return rows(
         conn,
         "select privilege_type::text from pg_class, aclexplode(relacl) where oid = %s::regclass"
-        " and grantee = to_regrole('agentundo_owner')",
+        " and grantee = to_regrole('agentundo_worker')",
         table,
     )
 

@@ -103,7 +103,7 @@ def test_a_trigger_that_shall_fire_does(db: Connection) -> None:
     total_by_trigger(db)
     track(db, "lines")
     # Restoring is never done as superuser: on a superuser's tables what fires needs rights.
-    db.execute("grant select, update on accounts to agentundo_owner")
+    db.execute("grant select, update on accounts to agentundo_worker")
     db.execute("select agentundo.set_trigger('lines', 'add_up', 'fire')")
     before, armed = everything(db), triggers(db)
     for statement in (
@@ -129,7 +129,7 @@ def test_one_trigger_fires_and_another_stays_silent(db: Connection) -> None:
     trigger(db, "loud", "after update on t", "insert into log values ('loud');")
     trigger(db, "quiet", "after update on t", "insert into log values ('quiet');")
     track(db, "t")
-    db.execute("grant insert on log to agentundo_owner")
+    db.execute("grant insert on log to agentundo_worker")
     db.execute("select agentundo.set_trigger('t', 'loud', 'fire')")
     armed = triggers(db)
     call = write(db, "update t set v = 2")

@@ -148,7 +148,7 @@ def test_history_is_not_for_truncating(t: Connection) -> None:
             t,
             "select grantee::text from information_schema.role_table_grants"
             " where table_schema || '.' || table_name = %s and privilege_type = 'TRUNCATE'"
-            " and grantee not in ('agentundo_owner', %s)",
+            " and grantee not in ('agentundo_owner', 'agentundo_worker', %s)",
             history,
             owner,
         )

@@ -1,0 +1,119 @@
+"""What the plan says in advance, where only writing would have shown it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Connection
+from tests.support.state import assert_same
+from tests.support.undo import plan, revert
+from tests.support.undoing import assert_refused, everything, reasons, track, write
+
+pytestmark = pytest.mark.core
+
+PLACES = (
+    "create table p (id int primary key, place int unique {deferrable});"
+    "create table c (id int primary key, p int references p {action});"
+    "insert into p select g, g * 10 from generate_series(1, 5) g;"
+    "insert into c select g, g from generate_series(1, 5) g"
+)
+
+
+@pytest.mark.parametrize(
+    "action", ["on delete cascade", "on delete set null", "on delete restrict"]
+)
+def test_unique_values_that_move_where_rows_must_stay(db: Connection, action: str) -> None:
+    """They could only go round by way of deleting rows, and a key would act on that."""
+    db.execute(PLACES.format(action=action, deferrable="").encode())
+    track(db, "p", "c")
+    swap = write(
+        db,
+        "update p set place = -1 where id = 1",
+        "update p set place = 10 where id = 2",
+        "update p set place = 20 where id = 1",
+    )
+    assert reasons(db, swap) == {"unique_taken": 2}
+    assert_refused(db, swap)
+    assert_refused(db, swap, on_conflict="force", reverted_by="dana", reason="all of it")
+    before = everything(db)
+    assert revert(db, swap, on_conflict="skip").counts == (0, 0, 0, 2, 2)
+    assert_same(before, everything(db))
+
+
+@pytest.mark.parametrize(
+    ("action", "deferrable"), [("on delete cascade", "deferrable"), ("", ""), ("", "deferrable")]
+)
+def test_unique_values_that_move_where_nothing_holds_the_rows(
+    db: Connection, action: str, deferrable: str
+) -> None:
+    db.execute(PLACES.format(action=action, deferrable=deferrable).encode())
+    track(db, "p", "c")
+    before = everything(db)
+    swap = write(
+        db,
+        "update p set place = -1 where id = 1",
+        "update p set place = 10 where id = 2",
+        "update p set place = 20 where id = 1",
+    )
+    assert {row.status for row in plan(db, swap)} == {"ok"}
+    assert revert(db, swap).status == "reverted"
+    assert_same(before, everything(db))
+
+
+@pytest.mark.parametrize(
+    ("kind", "former", "narrower"),
+    [
+        ("numeric(10, 4)", "1.2345", "numeric(10, 2)"),
+        ("varchar(20)", "something long", "varchar(6)"),
+        ("timestamp(6)", "2026-01-01 10:00:00.123456", "timestamp(2)"),
+        ("bit varying(8)", "10101010", "bit varying(4)"),
+        ("numeric(4, 1)[]", "{1.5,2.5}", "numeric(4, 0)[]"),
+    ],
+)
+def test_a_column_that_would_keep_less_than_there_was(
+    db: Connection, kind: str, former: str, narrower: str
+) -> None:
+    """PostgreSQL would round or cut without a word."""
+    db.execute(f"create table t (id int primary key, v {kind}, w int)".encode())
+    db.execute("insert into t values (1, %s, 0), (2, null, 0)", [former])
+    track(db, "t")
+    call = write(db, "update t set v = null, w = 1")
+    db.execute(f"alter table t alter v type {narrower}".encode())
+    assert [(row.status, row.reason) for row in plan(db, call) if row.key == {"id": 1}] == [
+        ("conflict", "schema_changed")
+    ]
+    assert_refused(db, call)
+    assert revert(db, call, on_conflict="skip").counts == (0, 0, 1, 1, 1)
+    assert db.execute("select * from t order by id").fetchall() == [(1, None, 1), (2, None, 0)]
+
+
+def test_what_was_written_again_under_a_purged_id_can_be_taken_back(db: Connection) -> None:
+    db.execute("create table t (id int primary key, v int); insert into t values (1, 1)")
+    track(db, "t")
+    write(db, "update t set v = 2", tag="call")
+    db.execute("select agentundo.purge(interval '0')")
+    before = everything(db)
+    write(db, "update t set v = 3", tag="call")
+    undoable = db.execute("select undoable from agentundo.invocations where id = 'call'").fetchone()
+    assert undoable == (True,)
+    assert revert(db, "call").counts == (0, 0, 1, 0, 0)
+    assert_same(before, everything(db))
+
+
+def test_a_revert_between_tag_and_commit_leaves_the_count_of_uncovered_tables(
+    db: Connection,
+) -> None:
+    db.execute(
+        "create table t (id int primary key, v int); create table untracked (id int);"
+        "insert into t values (1, 1)"
+    )
+    track(db, "t")
+    earlier = write(db, "update t set v = 2")
+    db.execute("select agentundo.record_invocation('call')")
+    with db.transaction():
+        db.execute("select agentundo.tag('call')")
+        db.execute("insert into untracked values (1)")
+        assert revert(db, earlier).status == "reverted"
+        db.execute("select agentundo.commit_invocation('call')")
+    uncovered = db.execute("select uncovered from agentundo.invocations where id = 'call'")
+    assert uncovered.fetchone() == (["public.untracked"],)
