@@ -94,6 +94,30 @@ begin
 end
 $body$;
 
+-- An upgrade makes private functions anew, whatever they returned before and whatever their arguments were
+-- called; those that no longer exist go. Not those that something hangs on (triggers, views), nor what
+-- capture calls, whose sessions would look for it in vain: they are replaced. Public functions keep the
+-- grants that were made on them.
+do $body$
+declare
+  private regprocedure;
+begin
+  perform set_config('agentundo.internal', 'on', true);  -- our event triggers have nothing to follow here
+  for private in
+    select p.oid from pg_proc p
+    where p.pronamespace = 'agentundo'::regnamespace and p.proname like '\_%'
+      and not exists (select from pg_depend d where d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid)
+      and not exists (select from pg_trigger g where g.tgfoid = p.oid)
+      and not exists (select from pg_event_trigger e where e.evtfoid = p.oid)
+      and not exists (
+        select from pg_proc c
+        where c.pronamespace = p.pronamespace and c.proname like '\_capture\_%' and position(p.proname in c.prosrc) > 0)
+  loop
+    execute format('drop function %s', private);
+  end loop;
+end
+$body$;
+
 comment on schema agentundo is
   'pyagentundo: takes back what an agent wrote, never anybody''s later edits. Start with agentundo.tag(), agentundo.plan() and agentundo.revert().';
 comment on schema agentundo_history is

@@ -264,7 +264,7 @@ create table agentundo._setting (
 );
 insert into agentundo._setting values
   ('retention', '30 days'), ('detection_time', '7 days'), ('radius', '50'), ('cancel_window', '900 s'),
-  ('notify', 'on');
+  ('notify', 'on'), ('largest_undo', '5000000 rows');  -- a plan is made in memory, some 150 bytes for each row
 
 create table agentundo._erased (
   tracked int not null,

@@ -76,15 +76,17 @@ create or replace function agentundo._stored(alias text, name name, type oid) re
 language sql stable as
 $body$
   select case
-    when h.history_type = format_type(h.base, -1) then
-      -- a domain over it is told apart by no operator, but a cast takes its name off
-      case when h.base = type then format('%I.%I', alias, name) else format('%I.%I::%s', alias, name, h.qualified) end
-    when h.history_type = 'text' then
-      format('case when %1$I.%2$I is not null then pg_catalog.format(''%%s'', %1$I.%2$I) end', alias, name)
-    else format('agentundo._array_text(%I.%I)::%s', alias, name, h.qualified) end
-  from (
-    select agentundo._history_type(type) as history_type, agentundo._base(type) as base,
-      (select format('%I.%I', y.typnamespace::regnamespace::name, y.typname) from pg_type y where y.oid = to_regtype(agentundo._history_type(type))) as qualified) h
+    when y.typtype = 'b' and y.typelem = 0 then format('%I.%I', alias, name)
+    else (
+      select case
+        when h.type = y.oid then format('%I.%I', alias, name)
+        when h.type = agentundo._base(y.oid) then format('%I.%I::%s', alias, name, h.qualified)  -- takes the domain's name off
+        when h.type = 'text'::regtype then format('case when %1$I.%2$I is not null then pg_catalog.format(''%%s'', %1$I.%2$I) end', alias, name)
+        else format('agentundo._array_text(%I.%I)::%s', alias, name, h.qualified) end
+      from (
+        select k.oid as type, format('%I.%I', k.typnamespace::regnamespace::name, k.typname) as qualified
+        from pg_type k where k.oid = to_regtype(agentundo._history_type(y.oid))) h) end
+  from pg_type y where y.oid = type
 $body$;
 
 -- A fingerprint of what capture relies on: the columns in order, their types, what is generated, and
@@ -104,24 +106,29 @@ $body$
 $body$;
 
 -- The best key: the primary key, else the narrowest unique index over columns that are all NOT NULL.
+-- In PL/pgSQL, as what is called many times for one statement below, because its plan is kept.
 create or replace function agentundo._best_key(relation regclass, out columns smallint[], out index regclass)
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select i.indkey::smallint[], i.indexrelid::regclass
-  from pg_index i
-  join pg_class c on c.oid = i.indexrelid
-  join pg_am am on am.oid = c.relam and am.amname = 'btree'
-  where i.indrelid = relation and i.indisunique and i.indisvalid
-    and i.indpred is null and i.indexprs is null and i.indnkeyatts = i.indnatts
-    and not coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
-    and not exists (
-      select from unnest(i.indkey) k(attnum)
-      join pg_attribute a on a.attrelid = relation and a.attnum = k.attnum
-      where not a.attnotnull or a.attgenerated <> ''  -- history has no generated columns
-        -- nor a way back from text to arrays of enums without a cast of the user's
-        or agentundo._history_type(a.atttypid) not in ('text', format_type(agentundo._base(a.atttypid), -1)))
-  order by i.indisprimary desc, i.indimmediate desc, i.indnkeyatts, i.indexrelid
-  limit 1
+begin
+  select i.indkey::smallint[], i.indexrelid::regclass into columns, index
+    from pg_index i
+    join pg_class c on c.oid = i.indexrelid
+   where i.indrelid = relation and i.indisunique and i.indisvalid
+     and i.indpred is null and i.indexprs is null and i.indnkeyatts = i.indnatts
+     and (select am.amname from pg_am am where am.oid = c.relam) = 'btree'
+     and not coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
+     and not exists (
+       select from pg_attribute a
+       where a.attrelid = relation and a.attnum = any (i.indkey)
+         -- history has no generated columns, nor a way back from text to arrays of enums but by a cast of the user's
+         and (not a.attnotnull or a.attgenerated <> '' or (
+           select element.typtype in ('e', 'd')
+           from pg_type y join pg_type base on base.oid = coalesce(nullif(y.typbasetype, 0), y.oid) join pg_type element on element.oid = base.typelem
+           where y.oid = a.atttypid)))
+   order by i.indisprimary desc, i.indimmediate desc, i.indnkeyatts, i.indexrelid
+   limit 1;
+end
 $body$;
 
 create or replace function agentundo._last_change() returns bigint
@@ -137,12 +144,17 @@ $body$ select case when is_called then last_value else 0 end from agentundo._cha
 create or replace function agentundo._columns(
   tracked_id int, out history_column name, out attnum smallint, out name name, out type text,
   out since_change bigint, out until_change bigint, out live boolean, out type_now oid)
-returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+returns setof record language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+#variable_conflict use_column
+begin
+  return query
   with present as materialized (
-    select a.attnum, a.attname, agentundo._history_type(a.atttypid) as type, a.atttypid
+    select a.attnum, a.attname, a.atttypid,
+      case when y.typtype = 'b' and y.typelem = 0 then format_type(y.oid, -1) else agentundo._history_type(y.oid) end as type
     from agentundo._tracked t
     join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+    join pg_type y on y.oid = a.atttypid
     where t.id = tracked_id),
   located as (
     select c.*, case when c.attnum < 0 then null when s.own_xmin = s.xmin::text::bigint then c.attnum else p.attnum end as place
@@ -162,7 +174,8 @@ $body$
     union all
     select null, p.attnum, p.attname, p.type, 9223372036854775807, null, true, p.atttypid
     from present p where not exists (select from stored s where s.attnum = p.attnum and s.live)) x
-  order by abs(x.attnum), x.since_change
+  order by abs(x.attnum), x.since_change;
+end
 $body$;
 
 

@@ -127,7 +127,7 @@ $body$
     group by u.attnum)
   select m.attnum, m.name, m.type, m.type_now,
     case when m.pieces = 0 then 'null::' || m.type
-      when agentundo._renamed_labels(tracked_id, m.attnum) then
+      when m.type in ('text', 'text[]') and agentundo._renamed_labels(tracked_id, m.attnum) then
         format('agentundo._label_now(%s, %s::smallint, %I.%I, %s)', tracked_id, m.attnum, alias, m.newest, change)
       when m.every = 1 then format('%I.%I', alias, m.only_one)
       else 'case' || m.branches || ' end' end,
@@ -175,19 +175,26 @@ create or replace function agentundo._given_back(expression text, type oid, by_w
 language sql stable as
 $body$
   select case
-    when y.typtype = 'e' and (not by_worker or exists (select from pg_cast c where c.castsource = 'text'::regtype and c.casttarget = y.oid)) then
-      format('(select label.label from unnest(enum_range(null::%1$s)) label where format(''%%s'', label.label) = %2$s)', y.name, expression)
-    when y.name like '%[]' and y.name <> agentundo._history_type(type) then format('agentundo._array_text(%s)::%s', expression, y.name)
-    else format('(%s)::%s', expression, y.name) end
-  from (select t.oid, t.typtype, format_type(t.oid, -1) as name from pg_type t where t.oid = agentundo._base(type)) y
+    when y.typtype = 'b' and y.typelem = 0 then format('(%s)::%s', expression, format_type(y.oid, -1))
+    else (
+      select case
+        when base.typtype = 'e' and (not by_worker or exists (select from pg_cast c where c.castsource = 'text'::regtype and c.casttarget = base.oid)) then
+          format('(select label.label from unnest(enum_range(null::%1$s)) label where format(''%%s'', label.label) = %2$s)', base.name, expression)
+        when base.name like '%[]' and base.name <> agentundo._history_type(y.oid) then format('agentundo._array_text(%s)::%s', expression, base.name)
+        else format('(%s)::%s', expression, base.name) end
+      from (select b.oid, b.typtype, format_type(b.oid, -1) as name from pg_type b where b.oid = agentundo._base(y.oid)) base) end
+  from pg_type y where y.oid = type
 $body$;
 
 -- The key of a tracked table as it is now: one row per column. No rows: the whole row is the key.
 create or replace function agentundo._key(
   tracked_id int, out place int, out attnum smallint, out name name, out history_column name, out history_type text,
   out type oid)
-returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+returns setof record language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+#variable_conflict use_column
+begin
+  return query
   select k.n::int, c.attnum, c.name, c.history_column, c.type, c.type_now
   from agentundo._tracked t
   cross join lateral agentundo._best_key(t.relation) b
@@ -196,7 +203,8 @@ $body$
   where t.id = tracked_id
     -- A key column that was retyped since, came later or whose labels were renamed cannot find old images
     -- by a join; then whole rows are compared.
-    and (select bool_and(x.since_change = 0 and x.history_column is not null and not agentundo._renamed_labels(t.id, x.attnum)) from agentundo._columns(t.id) x join unnest(b.columns) y (attnum) on y.attnum = x.attnum)
+    and (select bool_and(x.since_change = 0 and x.history_column is not null and not (x.type = 'text' and agentundo._renamed_labels(t.id, x.attnum))) from agentundo._columns(t.id) x join unnest(b.columns) y (attnum) on y.attnum = x.attnum);
+end
 $body$;
 
 -- The columns of history that hold the key, with an alias before each; null: there is no key.

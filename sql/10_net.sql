@@ -89,8 +89,10 @@ declare
   t agentundo._tracked;
   statement text;
   decisions agentundo._decision[];
+  straight boolean;
 begin
   select * into t from agentundo._tracked where id = tracked_id;
+  straight := agentundo._is_straight(t, changes);
   if t.relation is null or not exists (select from pg_class where oid = t.relation) then
     -- Dropped since: nothing to compare with, and nothing can be put back.
     statement := $sql$
@@ -103,7 +105,7 @@ begin
     execute format('select from %s where false', agentundo._from(t));
     statement := case
       when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
-      when agentundo._is_straight(t, changes) then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
+      when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
       else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes)) end;
     if exists (select from agentundo._erased e where e.tracked = tracked_id) then
       statement := format($sql$
@@ -117,31 +119,44 @@ begin
         group by c.change$sql$, statement);
     end if;
   end if;
-  execute format($sql$
-    select coalesce(array_agg(decision), '{}')
-    from (select row(($7 + row_number() over ())::int, net.*)::agentundo._decision as decision from (%s) net) numbered$sql$, statement)
-    into decisions
-    using tracked_id, changes, family, agentundo._trusted_after(), settled,
-      (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place;
+  loop
+    execute format($sql$
+      select coalesce(array_agg(decision), '{}')
+      from (select row(($7 + row_number() over ())::int, net.*)::agentundo._decision as decision from (%s) net) numbered$sql$, statement)
+      into decisions
+      using tracked_id, changes, family, agentundo._trusted_after(), settled,
+        (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place;
+    -- Rows that are as the change left them have nothing to do with undos that came after it.
+    exit when not straight or not agentundo._undone_since(t, changes)
+      or not exists (select from unnest(decisions) x where x.status <> 'ok' or x.cur is null or x.basis <> 'version');
+    straight := false;
+    statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes));
+  end loop;
   return decisions;
 end
 $body$;
 
--- Is all that the set did to this table one change, after which nothing was undone in it, and beside which
--- nobody else wrote in its transaction? Nearly always. Then each key has one image before, one after, and
--- the version of the row is that of the change.
+-- Was anything in this table taken back after these changes?
+create or replace function agentundo._undone_since(t agentundo._tracked, changes bigint[]) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select exists (
+    select from agentundo._revert v join agentundo._change c on c.invocation = v.id
+    where c.tracked = t.id and c.change > (select max(s.change) from agentundo._change s where s.tracked = t.id and s.change = any (changes)))
+$body$;
+
+-- Is all that the set did to this table one change, beside which nobody else wrote in its transaction? Nearly
+-- always. Then each key has one image before, one after, and the version of the row is that of the change.
 create or replace function agentundo._is_straight(t agentundo._tracked, changes bigint[]) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select count(*) = 1
     and not exists (
-      select from agentundo._change c join agentundo._revert v on v.id = c.invocation
-      where c.tracked = t.id and c.change > max(s.change))
-    and not exists (
       select from agentundo._change f
       where f.tracked = t.id and f.xid = any (array_agg(s.xid)) and f.change <> all (changes))
     -- a key that is checked at COMMIT only can stand twice in one change
-    and (select i.indimmediate from agentundo._best_key(t.relation) k join pg_index i on i.indexrelid = k.index)
+    and coalesce((select i.indimmediate from agentundo._key(t.id) k, agentundo._best_key(t.relation) b join pg_index i on i.indexrelid = b.index limit 1), false)
+    and not exists (select from agentundo._erased e where e.tracked = t.id)
   from agentundo._change s where s.tracked = t.id and s.change = any (changes)
 $body$;
 

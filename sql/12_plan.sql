@@ -491,6 +491,22 @@ begin
 end
 $body$;
 
+-- A plan that memory cannot hold must not begin to be made.
+create or replace function agentundo._refuse_oversized(changes bigint[]) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  rows numeric := (select sum(c.rows) from agentundo._change c where c.change = any (changes));
+  most text := (select s.value from agentundo._setting s where s.name = 'largest_undo');
+begin
+  if rows > split_part(most, ' ', 1)::numeric then
+    perform agentundo._fail('54000', format('agentundo: this undo is of %s rows, more than are planned at once (%s)', rows, most),
+      'Take its invocations back one by one, the newest first. If memory allows for some 500 bytes for each row, raise the setting largest_undo in agentundo._setting.',
+      jsonb_build_object('rows', rows));
+  end if;
+end
+$body$;
+
 -- Everything decided, for one set of invocations.
 create or replace function agentundo._decide(ids text[], changes bigint[], on_conflict text, merge boolean) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -503,6 +519,7 @@ declare
   found_more bigint;
   own int[];  -- rows that constraints would hold up even if all others went back
 begin
+  perform agentundo._refuse_oversized(changes);
   for one in select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1 loop
     d := d || agentundo._net(one, changes, family, settled, cardinality(d));
   end loop;

@@ -64,6 +64,12 @@ reset role;
 
 do $body$
 begin
+  perform set_config('agentundo.internal', '', true);  -- set in 01_schema.sql
+end
+$body$;
+
+do $body$
+begin
   if not exists (select from pg_event_trigger where evtname = 'agentundo_ddl') then
     create event trigger agentundo_ddl on ddl_command_end execute function agentundo._on_ddl();
   end if;

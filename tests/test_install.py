@@ -375,6 +375,23 @@ def test_missing_migrations_run_in_order_and_once(bare_dsn: str, tmp_path: Path)
         assert value(conn, owners + "::regnamespace") == 1
 
 
+def test_upgrade_makes_private_functions_anew(server: Server, bare_dsn: str) -> None:
+    """What they return and how their arguments are called may differ from release to release."""
+    install(bare_dsn)
+    with opened(bare_dsn) as conn:
+        expected = dump(server, bare_dsn)
+        conn.execute(
+            "create function agentundo._left_over() returns int language sql as 'select 1';"
+            "drop function agentundo._digest(text);"
+            "create function agentundo._digest(other text) returns bytea language sql as"
+            " $$ select sha256(other::bytea) $$;"
+            "drop function agentundo._key(int);"
+            "create function agentundo._key(int) returns setof int language sql as 'select 1'"
+        )
+        assert installer.upgrade(conn).action == "re-applied"
+        assert_same_dump(expected, dump(server, bare_dsn))
+
+
 @pytest.mark.parametrize("frozen", FROZEN, ids=lambda path: path.stem)
 def test_upgraded_install_equals_a_fresh_one(server: Server, bare_dsn: str, frozen: Path) -> None:
     with server.database(installed=True) as other:

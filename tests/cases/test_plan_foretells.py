@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import Connection
 from tests.support.state import assert_same
-from tests.support.undo import plan, revert
+from tests.support.undo import plan, refused, revert
 from tests.support.undoing import assert_refused, everything, reasons, track, write
 
 pytestmark = pytest.mark.core
@@ -117,3 +117,20 @@ def test_a_revert_between_tag_and_commit_leaves_the_count_of_uncovered_tables(
         db.execute("select agentundo.commit_invocation('call')")
     uncovered = db.execute("select uncovered from agentundo.invocations where id = 'call'")
     assert uncovered.fetchone() == (["public.untracked"],)
+
+
+def test_an_undo_that_memory_would_not_hold_is_refused_at_once(db: Connection) -> None:
+    db.execute("create table t (id int primary key, v int); insert into t values (1, 1), (2, 1)")
+    track(db, "t")
+    before = everything(db)
+    first, second = write(db, "update t set v = 2"), write(db, "update t set v = 3")
+    db.execute("update agentundo._setting set value = '3 rows' where name = 'largest_undo'")
+    with refused("54000") as caught:
+        revert(db, [first, second])
+    assert caught.message == (
+        "agentundo: this undo is of 4 rows, more than are planned at once (3 rows)"
+    )
+    assert "one by one, the newest first" in caught.hint
+    assert revert(db, second).status == "reverted"
+    assert revert(db, first).status == "reverted"
+    assert_same(before, everything(db))
