@@ -5,6 +5,9 @@
 -- and grants agree with it, by adding only: history is never rewritten and nothing in it depends on
 -- the user's types, so no ALTER or DROP of his is refused because of us.
 --
+-- DDL of ours waits 3 s for a lock, then gives way (55P03): whoever queues for a table stops all who come
+-- after.
+--
 -- DDL on users' tables is done through a deputy: one function per table owner, belonging to that
 -- owner, that can do a few narrow things and that only we may call. So we need no membership in the
 -- owners' roles, and reverting with our rights never means reverting with a superuser's. Rights on the
@@ -399,7 +402,7 @@ $body$;
 -- Public ----------------------------------------------------------------------------------------------
 
 create or replace function agentundo._track(relation regclass, capture text) returns setof regclass
-language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$
 declare
   reason text := agentundo._why_not_trackable(relation);
@@ -510,7 +513,7 @@ end
 $body$;
 
 create or replace function agentundo.untrack(relation regclass, keep_history boolean default true) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$
 declare
   t agentundo._tracked;
@@ -547,7 +550,7 @@ comment on function agentundo.untrack(regclass, boolean) is
   'Takes our triggers off a table; later writes are not captured. History stays and can still be reverted, unless keep_history is false: then it is destroyed and nothing of this table can be undone any more.';
 
 create or replace function agentundo.sync(relation regclass default null) returns setof regclass
-language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$
 declare
   t agentundo._tracked;
@@ -578,7 +581,7 @@ comment on function agentundo.sync(regclass) is
 
 -- Event triggers call these where they exist (16_grants.sql); DDL of yours never fails because of us.
 create or replace function agentundo._on_ddl() returns event_trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$
 declare
   id int;

@@ -35,10 +35,12 @@ $body$
     -- a revert belongs where all that it took back belongs
     when exists (select from agentundo._revert v where v.id = _in_scope.id) then
       (select bool_and(agentundo._in_scope(u, wanted)) from agentundo._revert v cross join lateral unnest(v.invocations) u where v.id = _in_scope.id)
-    when agentundo._bound_to_scope() or wanted is not null then (
-      select coalesce(
-        (select i.scope from agentundo._invocation i where i.id = _in_scope.id and (i.recorded or i.scope is not null)),
-        (select c.scope from agentundo._change c where c.invocation = _in_scope.id order by c.change limit 1))) is not distinct from wanted
+    when agentundo._bound_to_scope() or wanted is not null then
+      -- what was recorded wins over what the writes were tagged with; nothing of another scope may be among them
+      not exists (select from agentundo._change c where c.invocation = _in_scope.id and c.scope <> coalesce(wanted, ''))
+      and coalesce(
+        (select i.scope is not distinct from wanted from agentundo._invocation i where i.id = _in_scope.id and (i.recorded or i.scope is not null)),
+        (select bool_and(c.scope is not distinct from wanted) from agentundo._change c where c.invocation = _in_scope.id), wanted is null)
     else true end
 $body$;
 

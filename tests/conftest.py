@@ -23,6 +23,8 @@ from tests.support.servers import Server, start
 _numbers = itertools.count(1)
 
 Connection = psycopg.Connection[Any]
+#: Creates a role with these attributes, a member of `member_of` if given; returns its name.
+MakeRole = Callable[..., str]
 
 
 class Connect(Protocol):
@@ -117,7 +119,7 @@ def own_server(server: Server) -> Iterator[Server]:
 
 
 @pytest.fixture
-def make_role(server: Server) -> Iterator[Callable[..., str]]:
+def make_role(server: Server) -> Iterator[MakeRole]:
     """Return what creates a role, dropped after the test's database: roles span databases."""
     made: list[str] = []
 
@@ -137,14 +139,14 @@ def make_role(server: Server) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
-def dsn(server: Server, make_role: Callable[..., str]) -> Iterator[str]:
+def dsn(server: Server, make_role: MakeRole) -> Iterator[str]:
     """Make a database with agentundo installed; return its superuser's DSN."""
     with server.database(installed=True) as janitor:
         yield server.dsn(janitor.dbname)
 
 
 @pytest.fixture
-def bare_dsn(server: Server, make_role: Callable[..., str]) -> Iterator[str]:
+def bare_dsn(server: Server, make_role: MakeRole) -> Iterator[str]:
     """Make an empty database; return its superuser's DSN."""
     with server.database(installed=False) as janitor:
         yield server.dsn(janitor.dbname)

@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import Connect, Connection
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import (
+    FORCE,
     IMPATIENT,
     plan,
     redo,
@@ -150,9 +151,8 @@ def test_table_dropped_since(db: Connection) -> None:
     with refused("UN001") as caught:
         revert(db, "both")
     assert caught.reasons == ["schema_changed"]
-    force = {"on_conflict": "force", "reverted_by": "dana", "reason": "try"}
     with refused("UN001"):
-        revert(db, "both", **force)
+        revert(db, "both", **FORCE)
     assert_same(before, snapshot(db, *TABLES))
     assert revert(db, "both", on_conflict="skip").counts == (0, 0, 1, 1, 1)
     assert rows(db, "select v from t") == [("B",)]

@@ -18,11 +18,11 @@ from click.testing import CliRunner, Result
 
 from pyagentundo.cli import main
 from pyagentundo.cli._output import print_table, printable
+from tests.conftest import Connection, MakeRole
 from tests.support.state import assert_same, snapshot
 
 pytestmark = pytest.mark.core
 
-Connection = psycopg.Connection[Any]
 Run = Callable[..., Result]
 
 
@@ -328,7 +328,7 @@ def test_doctor(deals: Connection, cli: Run) -> None:
 
 @pytest.mark.parametrize("role", ["agentundo_operator", "agentundo_app"])
 def test_roles_that_may_undo_do_it_without_being_owner(
-    deals: Connection, dsn: str, cli: Run, make_role: Callable[..., str], role: str
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole, role: str
 ) -> None:
     deals.execute("select agentundo.set_scope_owner('acme', 'dana')")
     before = snapshot(deals, "public.deals")
@@ -353,9 +353,7 @@ def test_roles_that_may_undo_do_it_without_being_owner(
     assert_same(before, snapshot(deals, "public.deals"))
 
 
-def test_ordinary_role_is_told_what_it_lacks(
-    dsn: str, cli: Run, make_role: Callable[..., str]
-) -> None:
+def test_ordinary_role_is_told_what_it_lacks(dsn: str, cli: Run, make_role: MakeRole) -> None:
     as_role = psycopg.conninfo.make_conninfo(dsn, user=make_role())
     assert "agentundo_" in cli("log", "--dsn", as_role, code=1).stderr
 

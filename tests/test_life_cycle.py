@@ -583,6 +583,18 @@ def test_other_scope_is_exactly_like_an_unknown_id(db: Connection) -> None:
     assert revert(db, "theirs", scope="theirs").status == "reverted"
 
 
+def test_one_id_under_two_scopes_is_unknown_to_both(db: Connection) -> None:
+    """Whoever writes under somebody else's id must not have his rows taken back by them."""
+    change(db, "both", 1, scope="theirs")
+    change(db, "both", 2, scope="ours")
+    record(db, "recorded", scope="theirs")
+    change(db, "recorded", 2, scope="ours")
+    for scope in ("theirs", "ours"):
+        for id_ in ("both", "recorded"):
+            assert errors(db, id_, scope=scope) == errors(db, "nobody", scope=scope)
+    assert revert(db, ["both", "recorded"]).status == "reverted"
+
+
 def test_scope_of_the_session_counts_like_one_given(db: Connection) -> None:
     change(db, "theirs", 1, scope="theirs")
     db.execute("set agent.scope = 'ours'")

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
 from typing import Any
 
-import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from tests.conftest import Connect, Connection
+from tests.support.undo import IMPATIENT
 
 
 @pytest.fixture
-def connect(dsn: str) -> Iterator[Connect]:
+def connect(connect: Connect) -> Connect:
     """Return what makes connections whose statements give up after a while."""
-    with ExitStack() as opened:
 
-        def make(*, user: str | None = None, **options: Any) -> Connection:
-            options.setdefault("autocommit", True)
-            options.setdefault("options", "-c statement_timeout=20s")
-            chosen = make_conninfo(dsn, user=user) if user else dsn
-            return opened.enter_context(closing(psycopg.connect(chosen, **options)))
+    def make(*, user: str | None = None, **options: Any) -> Connection:
+        options.setdefault("options", IMPATIENT)
+        return connect(user=user, **options)
 
-        yield make
+    return make

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.conftest import Connect, Connection
+from tests.conftest import Connect, Connection, MakeRole
 from tests.support.state import assert_same, snapshot
 from tests.support.there_and_back import assert_goes_back, changes, images, run, value
 from tests.support.undo import refused, revert, revert_run, rows
 
 pytestmark = pytest.mark.core
-
-MakeRole = Callable[..., str]
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ import psycopg
 import pytest
 
 from tests.conftest import Connect, Connection
+from tests.support.deals import TABLES
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import (
+    FORCE,
     Refusal,
     plan,
     redo,
@@ -26,8 +28,6 @@ from tests.support.undo import (
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.core
-
-TABLES = ("public.deals", "public.notes")
 
 
 @pytest.fixture
@@ -189,8 +189,7 @@ def test_inserted_by_the_agent_and_referred_to_by_a_person(db: Connection, actio
     write(db, "agent", "insert into p values (1), (2)")
     db.execute("insert into c values (1, 1)")
     before = snapshot(db, "public.p", "public.c")
-    force = {"on_conflict": "force", "reverted_by": "dana", "reason": "try"}
-    for arguments in ({}, {"merge": True}, {"on_conflict": "cascade"}, force):
+    for arguments in ({}, {"merge": True}, {"on_conflict": "cascade"}, FORCE):
         with refused("UN001") as caught:
             revert(db, "agent", **arguments)
         assert caught.reasons == ["has_dependents"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Connection
+from tests.support.collation import make_blind_collation
+from tests.support.foreign_keys import ACTIONS, PAIRS
 from tests.support.state import assert_same
 from tests.support.undo import revert
 from tests.support.undoing import (
@@ -21,16 +23,6 @@ from tests.support.undoing import (
 )
 
 pytestmark = pytest.mark.core
-
-ACTIONS = ["no action", "restrict", "cascade", "set null", "set default"]
-#: On delete and on update: each with itself, and those that hide each other's mistakes.
-PAIRS = [
-    *zip(ACTIONS, ACTIONS, strict=True),
-    ("no action", "cascade"),
-    ("cascade", "no action"),
-    ("restrict", "set null"),
-    ("set default", "restrict"),
-]
 
 
 def family(conn: Connection, *, on_delete: str = "no action", on_update: str = "no action") -> None:
@@ -470,13 +462,7 @@ def test_keys_over_periods_hold(db: Connection, pg_major: int) -> None:
 
 def test_a_key_counts_its_columns_collation(db: Connection) -> None:
     """A reference compares under the collation of the referenced column."""
-    try:
-        db.execute(
-            "create collation nocase (provider = icu, locale = 'und-u-ks-level2',"
-            " deterministic = false)"
-        )
-    except Exception as error:
-        pytest.skip(f"this server was built without ICU: {error}")
+    make_blind_collation(db, "nocase")
     db.execute(
         "create table p (k text collate nocase primary key);"
         "create table c (id int primary key, k text collate nocase references p on delete cascade)"

@@ -11,6 +11,7 @@ from tests.support.there_and_back import (
     assert_undoable,
     changes,
     images,
+    make_t,
     run,
     try_to_write,
     value,
@@ -407,12 +408,7 @@ def test_child_that_came_after_tracking(family: Connection, followed: bool, ddl:
 
 
 def test_plain_table_becomes_a_parent(db: Connection, followed: bool) -> None:
-    run(
-        db,
-        "create table t (id int primary key, v int)",
-        "insert into t values (1, 1)",
-        "select agentundo.track('t')",
-    )
+    make_t(db, 1)
     write(db, "update t set v = 2", invocation="warm")
     run(db, "create table heir (w int) inherits (t)", "insert into heir values (5, 5, 5)")
     before = snapshot(db, "t", "heir")

@@ -7,7 +7,16 @@ import pytest
 
 from tests.conftest import Connect, Connection
 from tests.support.state import assert_same, snapshot
-from tests.support.there_and_back import assert_goes_back, changes, images, run, tag, value, write
+from tests.support.there_and_back import (
+    assert_goes_back,
+    changes,
+    images,
+    make_t,
+    run,
+    tag,
+    value,
+    write,
+)
 from tests.support.undo import refused, revert, rows
 from tests.support.undo import tag as tag_with
 
@@ -17,12 +26,7 @@ pytestmark = pytest.mark.core
 @pytest.fixture
 def t(db: Connection) -> Connection:
     """Make and track a table."""
-    run(
-        db,
-        "create table t (id int primary key, v int)",
-        "insert into t values (1, 1), (2, 2)",
-        "select agentundo.track('t')",
-    )
+    make_t(db, 2)
     return db
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Connection
+from tests.support.foreign_keys import PAIRS
 from tests.support.state import assert_same
 from tests.support.undo import refused, revert
 from tests.support.undoing import (
@@ -18,16 +19,6 @@ from tests.support.undoing import (
 )
 
 pytestmark = pytest.mark.core
-
-ACTIONS = ["no action", "restrict", "cascade", "set null", "set default"]
-#: On delete and on update: each with itself, and those that hide each other's mistakes.
-PAIRS = [
-    *zip(ACTIONS, ACTIONS, strict=True),
-    ("no action", "cascade"),
-    ("cascade", "no action"),
-    ("restrict", "set null"),
-    ("set default", "restrict"),
-]
 
 
 def test_primary_keys_that_changed_places_go_back(db: Connection) -> None:

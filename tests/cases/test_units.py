@@ -6,12 +6,13 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.conftest import Connection
+from tests.support.collation import make_blind_collation
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import (
+    FORCE,
     Refusal,
     Result,
     plan,
@@ -29,7 +30,6 @@ from tests.support.undo import (
 pytestmark = pytest.mark.core
 
 TABLES = ("public.t",)
-FORCE = {"on_conflict": "force", "reverted_by": "dana", "reason": "test"}
 CAPTURES = ("agent", "all")
 
 
@@ -348,11 +348,7 @@ def test_key_that_is_equal_but_not_identical(
 ) -> None:
     """What references it follows, and comes back as well."""
     if "blind" in kind:
-        icu = "provider = icu, locale = 'und-u-ks-level2', deterministic = false"
-        try:
-            db.execute(f"create collation blind ({icu})".encode())
-        except psycopg.errors.FeatureNotSupported:
-            pytest.skip("this server is built without ICU")
+        make_blind_collation(db, "blind")
     db.execute(f"create table p (k {kind} primary key, v text)".encode())
     db.execute(
         f"create table c (id int primary key, k {kind} references p on update cascade)".encode()

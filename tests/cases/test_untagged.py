@@ -17,6 +17,7 @@ from tests.support.there_and_back import (
     assert_goes_back,
     changes,
     images,
+    make_t,
     run,
     tag,
     value,
@@ -228,12 +229,7 @@ def test_settings_of_the_writer_change_no_bit(
 
 
 def test_a_failing_statement_in_between(db: Connection) -> None:
-    run(
-        db,
-        "create table t (id int primary key, v int)",
-        "insert into t values (1, 1)",
-        "select agentundo.track('t')",
-    )
+    make_t(db, 1)
     before = snapshot(db, "t")
     with db.transaction():
         tag(db)
@@ -247,12 +243,7 @@ def test_a_failing_statement_in_between(db: Connection) -> None:
 
 def test_prepared_statements(db: Connection) -> None:
     """One plan for tagged and untagged executions."""
-    run(
-        db,
-        "create table t (id int primary key, v int)",
-        "insert into t values (1, 1), (2, 2)",
-        "select agentundo.track('t')",
-    )
+    make_t(db, 2)
     before = snapshot(db, "t")
     run(db, "prepare up as update t set v = v + 1", "prepare down as update t set v = v - 1")
     for statement in ("execute up", "execute down") * 6:

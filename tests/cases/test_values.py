@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
+from tests.support.collation import make_blind_collation
 from tests.support.state import assert_same
 from tests.support.undo import plan, redo, revert
 from tests.support.undoing import (
@@ -510,13 +511,7 @@ def test_a_key_that_is_equal_but_not_identical_goes_back(
 
 
 def test_keys_under_a_collation_that_ignores_case_go_back(db: Connection) -> None:
-    try:
-        db.execute(
-            "create collation nocase (provider = icu, locale = 'und-u-ks-level2',"
-            " deterministic = false)"
-        )
-    except psycopg.errors.FeatureNotSupported:
-        pytest.skip("this server was built without ICU")
+    make_blind_collation(db, "nocase")
     db.execute(
         "create table t (k text collate nocase primary key, v int); insert into t values ('Abc', 1)"
     )

@@ -14,15 +14,15 @@ import pytest
 
 from tests.concurrency.conftest import NewSession
 from tests.conftest import Connection
+from tests.support.deals import TABLES, TOUCH
 from tests.support.sessions import Session, failure, outcome
 from tests.support.state import assert_same, snapshot
-from tests.support.undo import revert, rows, scalar, status, write
+from tests.support.undo import FORCE, revert, rows, scalar, status, write
 from tests.support.undoing import assert_keys_hold, triggers
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.core
 
-TABLES = ("public.deals", "public.notes")
 LEVELS = ("repeatable read", "serializable")
 
 
@@ -43,7 +43,7 @@ MODES: tuple[dict[str, Any], ...] = (
     {"merge": True},
     {"on_conflict": "skip"},
     {"on_conflict": "cascade"},
-    {"on_conflict": "force", "reverted_by": "dana", "reason": "wrong deal"},
+    FORCE,
 )
 
 
@@ -250,9 +250,7 @@ def test_triggers_are_silenced_and_armed_as_before(
     db: Connection, late: Callable[[], Session]
 ) -> None:
     db.execute(
-        "create function touch() returns trigger language plpgsql as"
-        " $$ begin new.owner := 'trigger'; return new; end $$;"
-        "create trigger touch before update on deals for each row execute function touch();"
+        TOUCH + "create trigger touch before update on deals for each row execute function touch();"
         "create trigger replica before update on deals for each row execute function touch();"
         "alter table deals enable replica trigger replica"
     )

@@ -12,12 +12,12 @@ import pytest
 from pyagentundo.embedded import EmbeddedServer
 from tests.concurrency.conftest import make_tables
 from tests.conftest import Connection
+from tests.support.deals import TABLES
 from tests.support.servers import SETTINGS, Server
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import plan, revert, rows, scalar, write
 from tests.support.waiting import wait_until
 
-TABLES = ("public.deals", "public.notes")
 READERS = (
     "select * from agentundo.plan('agent')",
     "select * from agentundo.plan(array['agent', 'other'], 'skip', true)",

@@ -9,6 +9,7 @@ import pytest
 
 from tests.concurrency.conftest import NewSession
 from tests.conftest import Connection
+from tests.support.deals import TABLES, TOUCH
 from tests.support.sessions import all_at_once, outcome
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import Result, redo, revert, rows, scalar, status, write
@@ -16,12 +17,7 @@ from tests.support.undoing import triggers
 
 pytestmark = pytest.mark.core
 
-TABLES = ("public.deals", "public.notes")
-NOISY = """
-create function touch() returns trigger language plpgsql as
-$$ begin new.owner := 'trigger'; return new; end $$;
-create trigger touch before update on deals for each row execute function touch();
-"""
+NOISY = TOUCH + "create trigger touch before update on deals for each row execute function touch();"
 
 
 def undo(invocation: str, conn: Connection) -> Result:

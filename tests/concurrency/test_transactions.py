@@ -11,6 +11,7 @@ import pytest
 
 from tests.concurrency.conftest import NewSession
 from tests.conftest import Connect, Connection
+from tests.support.deals import TABLES, TOUCH
 from tests.support.sessions import PATIENT, failure
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import Result, redo, refused, revert, rows, scalar, status, tag, write
@@ -18,11 +19,8 @@ from tests.support.undoing import triggers
 
 pytestmark = pytest.mark.core
 
-TABLES = ("public.deals", "public.notes")
 #: One trigger in each state that it can have, besides ours.
-TRIGGERS = """
-create function touch() returns trigger language plpgsql as
-$$ begin new.owner := 'trigger'; return new; end $$;
+TRIGGERS = f"""{TOUCH}
 create trigger t_origin before update on deals for each row execute function touch();
 create trigger t_always before update on deals for each row execute function touch();
 create trigger t_replica before update on deals for each row execute function touch();

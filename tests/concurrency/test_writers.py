@@ -14,6 +14,7 @@ import pytest
 
 from tests.concurrency.conftest import NewSession
 from tests.conftest import Connection
+from tests.support.deals import TABLES, deal
 from tests.support.sessions import Session, failure, outcome
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import Result, plan, refused, revert, rows, scalar, status, tag, write
@@ -22,19 +23,12 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.core
 
-TABLES = ("public.deals", "public.notes")
-
 
 def reason(error: psycopg.Error) -> list[tuple[str, str]]:
     """Return the conflicts that a refusal names as (key or relation, reason)."""
     assert error.sqlstate == "UN001", error
     detail = json.loads(error.diag.message_detail or "{}")
     return [(str(c.get("key")), c["reason"]) for c in detail["conflicts"]]
-
-
-def deal(db: Connection, number: int) -> tuple[Any, ...] | None:
-    found = rows(db, "select stage, owner, amount from deals where id = %s", number)
-    return found[0] if found else None
 
 
 # The agent itself, under the same id ------------------------------------------------------------

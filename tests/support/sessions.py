@@ -14,9 +14,9 @@ from typing import Any, ParamSpec, TypeVar
 import psycopg
 from psycopg.rows import scalar_row
 
+from tests.support.undo import Connection
 from tests.support.waiting import wait_until
 
-Connection = psycopg.Connection[Any]
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import psycopg
 import pytest
 
+from tests.conftest import MakeRole
 from tests.support.servers import Server
 from tests.support.state import assert_same, snapshot
 
@@ -67,9 +66,7 @@ def test_snapshot_leaves_transaction_and_settings_alone(bare_dsn: str) -> None:
         assert conn.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
 
-def test_own_server_is_another_one(
-    own_server: Server, server: Server, make_role: Callable[..., str]
-) -> None:
+def test_own_server_is_another_one(own_server: Server, server: Server, make_role: MakeRole) -> None:
     role = make_role("createdb")
     query = "select count(*) from pg_roles where rolname = %s"
     with psycopg.connect(server.dsn()) as conn, psycopg.connect(own_server.dsn()) as other:

@@ -30,6 +30,16 @@ def value(conn: Connection, query: str, *parameters: Any) -> Any:
     return one
 
 
+def make_t(conn: Connection, count: int) -> None:
+    """Make and track `t`, a table of integers: `id` and `v`, 1 and 1, 2 and 2 and so on."""
+    run(
+        conn,
+        "create table t (id int primary key, v int)",
+        f"insert into t select n, n from generate_series(1, {count}) n",
+        "select agentundo.track('t')",
+    )
+
+
 def tag(conn: Connection, invocation: str = "inv") -> None:
     """Tag the open transaction the plain way, which needs no right on our schema."""
     conn.execute("select set_config('agent.invocation', %s, true)", [invocation])

@@ -21,6 +21,8 @@ Json = dict[str, Any]
 
 #: For connections of tests in which a mistake of ours could wait for ever.
 IMPATIENT = "-c statement_timeout=20s"
+#: How a person asks for force.
+FORCE = {"on_conflict": "force", "reverted_by": "dana", "reason": "wrong deal"}
 
 
 @dataclass(frozen=True)

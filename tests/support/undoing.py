@@ -11,9 +11,7 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 
 from tests.support.state import Snapshot, assert_same, snapshot
-from tests.support.undo import Refusal, Result, plan, redo, refused, revert
-
-Connection = psycopg.Connection[Any]
+from tests.support.undo import Connection, Refusal, Result, plan, redo, refused, revert
 
 _numbers = itertools.count(1)
 

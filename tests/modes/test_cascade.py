@@ -1,0 +1,95 @@
+"""Cascade: whom it takes along, where it stops, what it may."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Connect, Connection, MakeRole
+from tests.support.deals import TABLES
+from tests.support.modes import assert_done, assert_refused, undo
+from tests.support.state import assert_same, snapshot
+from tests.support.undo import IMPATIENT, Result, plan, refused, revert, status, write
+
+pytestmark = pytest.mark.core
+
+
+def test_cascade_is_transitive_and_lists_whom_it_takes_along(db: Connection) -> None:
+    before = snapshot(db, *TABLES)
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    write(db, "second", "update deals set stage = 'Lost' where id in (1, 2)")
+    write(
+        db,
+        "third",
+        "insert into deals values (6, 'New', 'bot', 6, 'c6');"
+        "update deals set stage = 'Won' where id = 2",
+    )
+    write(db, "fourth", "insert into notes values (2, 6, 'bot')")
+    write(db, "unrelated", "update deals set stage = 'Won' where id = 5")
+    listed = {row.invocation for row in plan(db, "agent", on_conflict="cascade")}
+    assert listed >= {"second", "third", "fourth"}
+    result = undo(db, "cascade")
+    assert isinstance(result, Result)
+    assert sorted(result.invocations) == ["agent", "fourth", "second", "third"]
+    assert status(db, "unrelated") == "committed"
+    db.execute("update deals set stage = 'New' where id = 5")
+    assert_same(before, snapshot(db, *TABLES))
+
+
+def test_cascade_stops_at_the_first_untagged_writer(db: Connection) -> None:
+    """The tagged ones are not taken back either when somebody else stands behind them."""
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    write(db, "later", "update deals set stage = 'Lost' where id in (1, 2)")
+    db.execute("update deals set stage = 'Open' where id = 2")
+    outcome = assert_refused(undo(db, "cascade"), "row_changed", "stage")
+    assert outcome.conflicts[0]["key"] == {"id": 2}
+    assert status(db, "agent") == status(db, "later") == "committed"
+
+
+def test_cascade_past_what_was_reverted_already(db: Connection) -> None:
+    """A later writer who has been taken back holds nothing up and is not taken back again."""
+    before = snapshot(db, *TABLES)
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    write(db, "later", "update deals set stage = 'Lost' where id = 1")
+    assert revert(db, "later").status == "reverted"
+    result = assert_done(undo(db, "cascade"), "reverted", 0, 0, 1, 0, 0)
+    assert result.invocations == ["agent"]
+    assert_same(before, snapshot(db, *TABLES))
+
+
+@pytest.fixture
+def app(db: Connection, connect: Connect, make_role: MakeRole) -> Connection:
+    """Connect as an application, which reverts for named people within one scope."""
+    role = make_role(member_of="agentundo_app")
+    db.execute(f"grant select on deals, notes to {role}".encode())
+    return connect(user=role, options=f"{IMPATIENT} -c agent.scope=acme")
+
+
+@pytest.mark.parametrize(
+    ("owner", "scope", "code"),
+    [("dana", "acme", None), ("omar", "acme", "UN003"), ("dana", "other", "UN001")],
+)
+def test_cascade_needs_permission_for_each(
+    db: Connection, app: Connection, owner: str, scope: str, code: str | None
+) -> None:
+    """Who may take back a call of his own agent's may not take along another person's.
+
+    What belongs to another scope is not even named: it stays a conflict.
+    """
+    write(
+        db,
+        "agent",
+        "update deals set stage = 'Won' where id = 1",
+        on_behalf_of="dana",
+        scope="acme",
+    )
+    write(
+        db, "later", "update deals set stage = 'Lost' where id = 1", on_behalf_of=owner, scope=scope
+    )
+    before = snapshot(db, *TABLES)
+    if code is None:
+        result = revert(app, "agent", on_conflict="cascade", reverted_by="dana")
+        assert sorted(result.invocations) == ["agent", "later"]
+    else:
+        with refused(code):
+            revert(app, "agent", on_conflict="cascade", reverted_by="dana")
+        assert_same(before, snapshot(db, *TABLES))

@@ -1,0 +1,138 @@
+"""Merge: by delta where amounts are balances, by value or by the captured chain elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Connection
+from tests.support.deals import deal
+from tests.support.modes import assert_done, assert_refused, undo
+from tests.support.undo import plan, redo, write
+
+pytestmark = pytest.mark.core
+
+
+# delta columns ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def balances(db: Connection) -> Connection:
+    """Amounts are balances: what somebody else adds is kept."""
+    db.execute("select agentundo.set_merge('deals', 'amount', 'delta')")
+    return db
+
+
+@pytest.mark.parametrize(
+    "mode", ["merge", "skip and merge", "cascade and merge", "force and merge"]
+)
+def test_delta_subtracts_what_the_agent_added(balances: Connection, mode: str) -> None:
+    write(balances, "agent", "update deals set amount = amount + 7 where id in (1, 2)")
+    balances.execute("update deals set amount = amount + 1000 where id = 1")
+    assert_done(undo(balances, mode), "reverted", 0, 0, 2, 0, 0)
+    assert (deal(balances, 1), deal(balances, 2)) == (("New", "eve", 1100), ("New", "eve", 200))
+
+
+@pytest.mark.parametrize("mode", ["abort", "cascade"])
+def test_delta_is_a_merge_and_not_the_default(balances: Connection, mode: str) -> None:
+    write(balances, "agent", "update deals set amount = amount + 7 where id = 1")
+    balances.execute("update deals set amount = amount + 1000 where id = 1")
+    assert_refused(undo(balances, mode), "row_changed", "amount")
+
+
+def test_delta_beside_another_column(balances: Connection) -> None:
+    """The agent's stage goes back beside the balance, if nobody else has changed it."""
+    write(
+        balances, "agent", "update deals set amount = amount + 7, stage = 'Won' where id in (1, 2)"
+    )
+    balances.execute("update deals set amount = amount + 1000, owner = 'mia' where id = 1")
+    balances.execute("update deals set amount = amount + 1000, stage = 'Lost' where id = 2")
+    assert_refused(undo(balances, "merge"), "row_changed", "stage")
+    assert_done(undo(balances, "skip and merge"), "partially_reverted", 0, 0, 1, 1, 1)
+    assert (deal(balances, 1), deal(balances, 2)) == (("New", "mia", 1100), ("Lost", "eve", 1207))
+
+
+def test_delta_of_several_calls_and_writers_in_between(balances: Connection) -> None:
+    """Each call's own difference is known, wherever other people's stand between them."""
+    write(balances, "agent", "update deals set amount = amount + 7 where id = 1")
+    balances.execute("update deals set amount = amount + 1000 where id = 1")
+    write(balances, "agent", "update deals set amount = amount - 2 where id = 1")
+    balances.execute("update deals set amount = amount + 10000 where id = 1")
+    assert_done(undo(balances, "merge"), "reverted", 0, 0, 1, 0, 0)
+    assert deal(balances, 1) == ("New", "eve", 11100)
+
+
+def test_delta_there_and_back_and_there_again(balances: Connection) -> None:
+    """A redo adds the agent's difference to what others have made of the balance since."""
+    write(balances, "agent", "update deals set amount = amount + 7 where id = 1")
+    for others in (1, 2, 3):
+        balances.execute("update deals set amount = amount + 1000 where id = 1")
+        assert_done(undo(balances, "merge"), "reverted", 0, 0, 1, 0, 0)
+        assert deal(balances, 1) == ("New", "eve", 100 + 2000 * others - 1000)
+        balances.execute("update deals set amount = amount + 1000 where id = 1")
+        assert redo(balances, "agent", merge=True).status == "reverted"
+        assert deal(balances, 1) == ("New", "eve", 107 + 2000 * others)
+
+
+def test_delta_never_deletes_an_inserted_row(balances: Connection) -> None:
+    write(balances, "agent", "insert into deals values (6, 'New', 'bot', 6, 'c6')")
+    balances.execute("update deals set amount = amount + 1000 where id = 6")
+    assert_refused(undo(balances, "merge"), "row_changed", "amount")
+
+
+def test_delta_with_null(balances: Connection) -> None:
+    """From or to NULL there is no difference that could be subtracted: a conflict stays one."""
+    balances.execute("update deals set amount = null where id = 1")
+    write(balances, "agent", "update deals set amount = 5 where id = 1")
+    balances.execute("update deals set amount = amount + 1000 where id = 1")
+    assert_refused(undo(balances, "merge"), "row_changed", "amount")
+    assert deal(balances, 1) == ("New", "eve", 1005)
+
+
+def test_delta_when_somebody_set_null(balances: Connection) -> None:
+    write(balances, "agent", "update deals set amount = amount + 7 where id = 1")
+    balances.execute("update deals set amount = null where id = 1")
+    assert_refused(undo(balances, "merge"), "row_changed", "amount")
+
+
+# merge: what somebody else did since, by value and by the captured chain ------------------------
+
+
+def there_and_back(db: Connection, capture: str) -> None:
+    """An agent sets a stage; a person changes it, sets it back, and changes the owner."""
+    db.execute("select agentundo.track('deals', %s)", [capture])
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    db.execute("update deals set stage = 'Lost' where id = 1")
+    db.execute("update deals set stage = 'Won', owner = 'mia' where id = 1")
+
+
+def test_merge_with_full_provenance_respects_a_value_set_back(db: Connection) -> None:
+    there_and_back(db, "all")
+    assert_refused(undo(db, "merge"), "row_changed", "stage")
+    assert deal(db, 1) == ("Won", "mia", 100)
+
+
+def test_merge_by_value_cannot_see_a_value_set_back(db: Connection) -> None:
+    there_and_back(db, "agent")
+    (row,) = plan(db, "agent", merge=True)
+    assert (row.status, row.columns, (row.detail or {})["basis"]) == ("merge", ["stage"], "value")
+    assert_done(undo(db, "merge"), "reverted", 0, 0, 1, 0, 0)
+    assert deal(db, 1) == ("New", "mia", 100)
+
+
+def test_merge_with_full_provenance_lets_other_columns_go_back(db: Connection) -> None:
+    db.execute("select agentundo.track('deals', 'all')")
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    db.execute("update deals set owner = 'mia' where id = 1")
+    db.execute("update deals set amount = 7 where id = 1")
+    (row,) = plan(db, "agent", merge=True)
+    assert (row.status, row.columns) == ("merge", ["stage"])
+    assert_done(undo(db, "merge"), "reverted", 0, 0, 1, 0, 0)
+    assert deal(db, 1) == ("New", "mia", 7)
+
+
+def test_merge_can_be_redone(db: Connection) -> None:
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    db.execute("update deals set owner = 'mia' where id = 1")
+    assert_done(undo(db, "merge"), "reverted", 0, 0, 1, 0, 0)
+    assert redo(db, "agent").status == "reverted"
+    assert deal(db, 1) == ("Won", "mia", 100)
