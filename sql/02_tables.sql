@@ -2,8 +2,8 @@
 --
 -- The way of the data, top to bottom: a session tags itself (03); a statement on a tracked table (04, 05)
 -- is captured (06) as one row in `_change` and its row images in a table of `agentundo_history`, read
--- through 07 and 08; a plan (10 to 12) reads both, a revert (13) acts on the plan and writes changes of
--- its own. Who may do what stands in 09, what is told of invocations in 14, upkeep in 15.
+-- through 07 and 08; a plan (10 to 13) reads both, a revert (14, 15) acts on the plan and writes changes of
+-- its own. Who may do what stands in 09, what is told of invocations in 16, upkeep in 17.
 --
 -- Life cycle: `_change` and the images are only ever inserted and, after the retention, deleted by
 -- purge(); nothing updates a change row, because its xmin is the version of the rows it tells of
@@ -327,6 +327,10 @@ create type agentundo._decision as (
   unit    text,            -- rows that go back together or not at all
   detail  jsonb
 );
+
+-- What a revert is about, once it has locked it: the invocations, what of them is to be taken back, all that
+-- is locked, and the answer as far as it is known.
+create type agentundo._task as (aim text[], changes bigint[], locked text[], answer agentundo.revert_result);
 
 -- Rows that generated statements of the plan hand back.
 create type agentundo._pair as (there int, here int);

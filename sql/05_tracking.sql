@@ -579,7 +579,7 @@ $body$;
 comment on function agentundo.sync(regclass) is
   'Follows changed tables: new, renamed, retyped or dropped columns, new and detached partitions, a restored dump. Adds to history, rewrites nothing, changes no row of yours.';
 
--- Event triggers call these where they exist (16_grants.sql); DDL of yours never fails because of us.
+-- Event triggers call these where they exist (18_grants.sql); DDL of yours never fails because of us.
 create or replace function agentundo._on_ddl() returns event_trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$

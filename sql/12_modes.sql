@@ -1,0 +1,339 @@
+-- 12  Modes: what abort, skip, merge and force make of rows that somebody else has touched
+--
+-- The net effect per row (10_net.sql) says what could go back and what has been written since. What stands
+-- here turns one list of decisions into another: rows whose key moved are paired; columns that others
+-- changed are named, and with merge some of ours go back beside them; force takes back what was written
+-- later; skip leaves it, with all rows that belong to it; what constraints say is entered last
+-- (11_obstacles.sql). cascade is no matter of rows: it makes the set larger (13_plan.sql).
+
+create or replace function agentundo._renumber(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  for i in 1 .. coalesce(cardinality(d), 0) loop
+    d[i].place := i;
+  end loop;
+  return coalesce(d, '{}');
+end
+$body$;
+
+-- Rows whose key moved: the row at the new key and the absence at the old one are one thing. Where it is
+-- plain which belongs to which (one row, or told apart by its other columns) they become one update in
+-- place, which no cascade can tear apart; the others stay a unit that goes back together or not at all.
+create or replace function agentundo._pair_moves(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t int;
+  pair agentundo._pair;
+  pairs agentundo._pair[];
+  gone int[] := array[]::int[];
+  i int;
+  sql text;
+  other_columns text;
+begin
+  for t in select distinct x.tracked from unnest(d) x where x.unit = 'moved' loop
+    continue when not exists (select from agentundo._key(t));
+    if (select count(*) from unnest(d) x where x.tracked = t and x.unit = 'moved') = 2 then
+      sql := 'select x.place as there, y.place as here from unnest($1) x, unnest($1) y
+              where x.tracked = $2 and y.tracked = $2 and x.unit = ''moved'' and y.unit = ''moved''
+                and x.before is null and x.after is not null and y.after is null and y.before is not null';
+    else
+      -- by what the other columns say, where that is unambiguous
+      select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into other_columns
+        from agentundo._columns(t) c
+       where c.live and c.attnum not in (select k.attnum from agentundo._key(t) k);
+      continue when other_columns is null;
+      sql := format($sql$
+        with m as (
+          select x.place, x.before is null as there, x.change,
+            dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
+          from unnest($1) x
+          join lateral (select * from %2$s h where h.ctid = coalesce(x.after, x.before) offset 0) h on true
+          where x.tracked = $2 and x.unit = 'moved' and coalesce(x.after, x.before) is not null)
+        select min(place) filter (where there) as there, min(place) filter (where not there) as here
+        from m group by says, change
+        having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1$sql$,
+        other_columns, (select history from agentundo._tracked where id = t));
+    end if;
+    execute 'select array_agg(row(there, here)::agentundo._pair) from (' || sql || ') p' into pairs using d, t;
+    foreach pair in array coalesce(pairs, '{}') loop
+      d[pair.there].before := d[pair.here].before;
+      d[pair.there].before_change := d[pair.here].before_change;
+      d[pair.there].unit := null;
+      if d[pair.there].status = 'done' and d[pair.here].status = 'done' then
+        null;  -- taken back already
+      elsif d[pair.here].status = 'conflict' then
+        d[pair.there].status := 'conflict';
+        d[pair.there].reason := d[pair.here].reason;
+      elsif d[pair.there].cur is null then
+        d[pair.there].status := 'conflict';
+        d[pair.there].reason := 'row_deleted';
+      end if;
+      d[pair.there].action := 'update';
+      d[pair.there].detail := coalesce(d[pair.there].detail, '{}') || '{"moved": true}';
+      gone := gone || pair.here;
+    end loop;
+  end loop;
+  for i in select x.place from unnest(d) x where x.unit = 'moved' and x.place <> all (gone) loop
+    d[i].unit := 'moved ' || d[i].tracked;
+  end loop;
+  return agentundo._renumber(array(select x from unnest(d) x where x.place <> all (gone) order by x.place));
+end
+$body$;
+
+-- What stands between the rows of one table that were changed since and their former selves, as far as columns
+-- tell: ours (the set changed them), theirs by value, theirs as captured, and the set's own differences in
+-- delta columns.
+create or replace function agentundo._differences(
+  t agentundo._tracked, d agentundo._decision[], changes bigint[], family bigint[], merge boolean) returns agentundo._difference[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  items agentundo._difference[];
+  ours text; theirs text; captured text; deltas text;
+begin
+  select string_agg(format('case when %s::record operator(pg_catalog.*<>) %s::record then %L end',
+      'row(' || coalesce(case when b.known is not null then format('case when %s then %s end', b.known, b.value) end, b.value) || ')',
+      'row(' || coalesce(case when b.known is not null then format('case when %s then %s end', b.known, a.value) end, a.value) || ')', c.name), ', ' order by c.attnum),
+    string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
+      case when a.known is not null then format('case when %s then %s else %s end', a.known, a.value, agentundo._stored('r', c.name, c.type_now)) else a.value end,
+      agentundo._stored('r', c.name, c.type_now), c.name), ', ' order by c.attnum),
+    string_agg(format('case when row(o.%1$I)::record operator(pg_catalog.*<>) row(n.%1$I)::record then %2$L end', c.history_column, c.name), ', ' order by c.attnum),
+    string_agg(case when m.attnum is not null then
+      format('%1$L, case when r.%1$I is not null and bool_and(h.%2$I is not null) then (sum(case when (h._image = ''O'') <> x.inverted then -h.%2$I else h.%2$I end))::text end', c.name, c.history_column) end, ', ')
+    into ours, theirs, captured, deltas
+    from agentundo._columns(t.id) c
+    join agentundo._image_columns(t.id, 'b', 'd.before_change') b on b.attnum = c.attnum
+    join agentundo._image_columns(t.id, 'a', 'd.after_change') a on a.attnum = c.attnum
+    left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = c.attnum and m.rule = 'delta'
+   where c.live;
+  execute format($sql$
+    select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
+      array_remove(array[%1$s]::text[], null),
+      array_remove(array[%2$s]::text[], null),
+      case when $5 and %8$L = 'all' then (
+        select array_agg(distinct y.name)
+        from agentundo._change f
+        join %4$s n on n._change = coalesce(f.source, f.change) and (n._image = 'N') <> f.inverted and %6$s
+        join %4$s o on o._change = n._change and o._image <> n._image and %7$s
+        cross join lateral unnest(array_remove(array[%3$s]::text[], null)) y (name)
+        where f.tracked = d.tracked and f.change > d.after_change and f.change <> all ($3) and f.change <> all ($4) and %11$s) end,
+      case when $5 and %10$L <> '' then (
+        select jsonb_build_object(%10$s) from agentundo._change x join %4$s h on h._change = coalesce(x.source, x.change) and %9$s
+        where x.tracked = d.tracked and x.change = any ($3)) end)::agentundo._difference)
+    from unnest($1) d
+    join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+    join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
+    left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
+    where d.tracked = $2 and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
+    ours, theirs, captured, t.history, agentundo._from(t),
+    agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stranger_sql('f'))
+    into items using d, t.id, changes, family, merge;
+  return coalesce(items, '{}');
+end
+$body$;
+
+-- Which columns others changed, and with `merge` which of ours can go back beside them. Ours are the
+-- columns that the set changed, theirs those in which the row differs from what the set left; with
+-- capture = 'all' also every column that a captured later write changed, there and back again. A
+-- delta column takes both: what the set added to it is subtracted.
+create or replace function agentundo._merge(d agentundo._decision[], changes bigint[], family bigint[], merge boolean) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  item agentundo._difference;
+begin
+  for t in
+    select * from agentundo._tracked x
+    where x.id in (select y.tracked from unnest(d) y where y.reason in ('row_changed', 'row_rewritten') and y.cur is not null and y.after is not null)
+      and exists (select from agentundo._key(x.id))
+  loop
+    foreach item in array agentundo._differences(t, d, changes, family, merge) loop
+      declare
+        shared text[];
+        their_columns text[] := array(select distinct u from unnest(item.by_value || coalesce(item.captured, '{}')) u order by u);
+        added text[] := array(select k from jsonb_each_text(item.sums) s (k, v) where v is not null);  -- of NULL nothing can be subtracted
+        our_columns text[] := item.ours;
+      begin
+        if item.cut and merge then
+          our_columns := array(select distinct u from unnest(item.ours || array(select k from jsonb_each_text(item.sums) s (k, v) where v::numeric <> 0)) u);
+        end if;
+        shared := array(select u from unnest(our_columns) u where u = any (their_columns));
+        if merge and not item.inserted
+          and (item.reason = 'row_changed' and not item.cut and shared <@ added  -- side by side
+            or our_columns <@ added and our_columns <> '{}') then              -- or adding up
+          d[item.place].status := 'merge';
+          d[item.place].reason := null;
+          d[item.place].columns := our_columns;
+          d[item.place].delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
+          d[item.place].detail := coalesce(d[item.place].detail, '{}') || jsonb_build_object('basis', case when t.capture = 'all' then 'captured' else 'value' end, 'kept', their_columns);
+        else
+          d[item.place].columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
+        end if;
+      end;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
+-- force: the whole row as it was, whatever others made of it. What would break a constraint, or
+-- what cannot be put back at all, stays a conflict; so does a row without a key that is gone.
+create or replace function agentundo._force(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  i int;
+begin
+  for i in
+    select x.place from unnest(d) x
+    where x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
+      and (x.cur is not null or x.before is not null or x.detail ->> 'last_segment' = 'ok')
+  loop
+    d[i].detail := coalesce(d[i].detail, '{}') || jsonb_build_object('forced', d[i].reason);
+    d[i].action := case when d[i].before is null and d[i].cur is null then 'none' when d[i].before is null then 'delete' when d[i].cur is null then 'insert' else 'update' end;
+    d[i].status := case when d[i].action = 'none' then 'done' else 'ok' end;
+    d[i].reason := null;
+  end loop;
+  return d;
+end
+$body$;
+
+-- skip: conflicts stay as they are, with all rows of their unit. Where an earlier segment cannot be
+-- reached, the last one alone goes back, to what the other writer had left.
+create or replace function agentundo._skip(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  i int;
+begin
+  for i in select x.place from unnest(d) x where x.status = 'conflict' loop
+    if d[i].reason = 'row_changed' and d[i].detail ->> 'last_segment' = 'ok' then
+      d[i].status := case when d[i].action = 'none' then 'done' else 'ok' end;
+      d[i].reason := null;
+      d[i].columns := null;
+    else
+      d[i].status := 'skip';
+    end if;
+  end loop;
+  for i in
+    select x.place from unnest(d) x
+    where x.status in ('ok', 'merge')
+      and x.unit in (select y.unit from unnest(d) y where y.status = 'skip' and y.unit is not null)
+  loop
+    d[i].status := 'skip';
+  end loop;
+  return d;
+end
+$body$;
+
+-- Rows that cannot be put back in place: an identity column GENERATED ALWAYS takes no UPDATE, so a row in
+-- which it differs goes out and comes in again, where no other table's key would act on that; a table
+-- that has been given rules takes nothing from us.
+create or replace function agentundo._rebuild(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  i int;
+  places int[];
+begin
+  for t in
+    select * from agentundo._tracked x
+    where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge'))
+      and (exists (select from pg_attribute a where a.attrelid = x.relation and a.attidentity = 'a' and not a.attisdropped)
+        or exists (select from pg_rewrite w where w.ev_class = x.relation and w.ev_type <> '1'))
+  loop
+    if exists (select from pg_rewrite w where w.ev_class = t.relation and w.ev_type <> '1') then
+      for i in select x.place from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') loop
+        d[i].status := 'conflict';
+        d[i].reason := 'schema_changed';
+        d[i].detail := coalesce(d[i].detail, '{}') || jsonb_build_object('hint', format('Drop the rules of %s first.', t.name));
+      end loop;
+      continue;
+    end if;
+    select found.places into places from agentundo._look(format($sql$
+      select array_agg(d.place)
+      from unnest($1) d
+      join lateral (select * from %1$s h where h.ctid = d.before offset 0) b on true
+      join lateral (select * from %2$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+      where d.tracked = %3$s and d.status in ('ok', 'merge') and d.action = 'update' and (%4$s)$sql$,
+      t.history, agentundo._from(t), t.id,
+      (select string_agg(format('%s is distinct from r.%I', c.value, c.name), ' or ') from agentundo._target_columns(t.id) c where c.identity = 'a')),
+      null, d) as found (places int[]);
+    foreach i in array coalesce(places, '{}') loop
+      if exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)) and c.confdeltype <> 'a') then
+        d[i].status := 'conflict';
+        d[i].reason := 'constraint';
+        d[i].columns := array(select c.name::text from agentundo._target_columns(t.id) c where c.identity = 'a');
+      else
+        d[i].detail := coalesce(d[i].detail, '{}') || '{"replace": true}';
+      end if;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
+-- The plan if nobody had written since: to tell a row that a constraint holds up from one that only
+-- follows another row's being skipped.
+create or replace function agentundo._wished(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  i int;
+begin
+  for i in select x.place from unnest(d) x where x.status = 'conflict' and x.action <> 'none' loop
+    d[i].status := 'ok';
+  end loop;
+  return d;
+end
+$body$;
+
+-- Marks the rows that constraints hold up. `hits` tells how many were still free before. Rows that are
+-- not among `own` follow others.
+create or replace function agentundo._obstruct(inout d agentundo._decision[], own int[] default null, out hits bigint)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  o record;
+begin
+  hits := 0;
+  for o in
+    select x.place, (array_agg(x.reason))[1] as reason,
+      jsonb_build_object('constraint', (array_agg(x.obstacle))[1], 'relation', (array_agg(x.other))[1]) as detail,
+      jsonb_agg(distinct jsonb_build_array(x.writer_tracked, x.writer)) filter (where x.writer_tracked is not null) as writers
+    from agentundo._obstacles(d) x group by x.place
+  loop
+    d[o.place].status := 'conflict';
+    d[o.place].reason := o.reason;
+    d[o.place].detail := coalesce(d[o.place].detail, '{}') - 'last_segment' || o.detail || jsonb_strip_nulls(jsonb_build_object('writers', o.writers))
+      || case when o.place = any (own) or own is null then '{}' else '{"follows": true}' end::jsonb;
+    hits := hits + 1;
+  end loop;
+end
+$body$;
+
+-- Rows that row-level security may hide from the caller: he does not decide about what he may not see.
+create or replace function agentundo._hide(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  hidden int[] := array(
+    select t.id from agentundo._tracked t
+    where t.id in (select x.tracked from unnest(d) x) and t.relation is not null and agentundo._rls_binds(t.relation, agentundo._caller()));
+  i int;
+begin
+  if hidden <> '{}' then
+    for i in select x.place from unnest(d) x where x.status <> 'done' and x.tracked = any (hidden) loop
+      d[i].status := 'conflict';
+      d[i].reason := 'not_visible';
+      d[i].columns := null;
+      d[i].detail := null;
+    end loop;
+  end if;
+  return d;
+end
+$body$;

@@ -1,0 +1,440 @@
+-- 14  Act: one attempt to do what a plan says
+--
+-- Lock, then look, then act:
+--   1. the tables, by oid: ROW EXCLUSIVE keeps ALTER out; SHARE ROW EXCLUSIVE where triggers of the
+--      user must be switched off;
+--   2. the current rows of all keys that the set touched, in the order of their keys;
+--   3. the plan, decided again, now that nothing of it can move;
+--   4. our own changes are written down, in the same subtransaction as the rows: the row version holds
+--      for them too;
+--   5. one statement for all tables (as agentundo_worker, see 09_guard.sql);
+--   6. what capture saw of it is compared with the plan: anything more (a cascade) rolls back.
+--
+-- It runs in a subtransaction of its caller (15_revert.sql), so every error leaves nothing behind.
+
+-- What the plan does, in numbers: for each table (by its id) the rows that it deletes, updates and inserts. With
+-- `replace` an update is a delete and an insert.
+create or replace function agentundo._tally(d agentundo._decision[], replace boolean) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(jsonb_object_agg(t.tracked, t.operations), '{}')
+  from (
+    select o.tracked, jsonb_object_agg(o.operation, o.n) as operations
+    from (
+      select x.tracked, o.operation, count(*) as n
+      from unnest(d) x
+      cross join lateral unnest(case
+        when x.action = 'update' and (replace or coalesce(x.detail ? 'replace', false)) then array['D', 'I']
+        else array[upper(left(x.action, 1))] end) o (operation)
+      where x.status in ('ok', 'merge') and x.action <> 'none'
+      group by x.tracked, o.operation) o
+    group by o.tracked) t
+$body$;
+
+-- The user's triggers that would fire for that: they did their work when the rows were written first, and
+-- must not do it again for rows that go back. `fire` rules except single ones.
+create or replace function agentundo._to_silence(tally jsonb)
+returns table (relation regclass, trigger name, state "char")
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select m.relation, g.tgname, g.tgenabled
+  from jsonb_each(tally) w (tracked, operations)
+  join agentundo._tracked t on t.id = w.tracked::int
+  cross join lateral agentundo._levels(t.relation, t.kind) m (relation)
+  join agentundo._users_triggers g on g.tgrelid = m.relation and g.tgenabled <> 'D'
+  where g.tgtype & ((w.operations ? 'I')::int * 4 + (w.operations ? 'D')::int * 8 + (w.operations ? 'U')::int * 16) <> 0
+    and not exists (select from agentundo._trigger_rule r where r.tracked = t.id and r.trigger = g.tgname and r.rule = 'fire')
+    and not (g.tgenabled = 'R' and current_setting('session_replication_role') <> 'replica')
+  order by m.relation::oid, g.tgname
+$body$;
+
+-- Switches them off and says what there was. Only on tables that are locked for it (`strong`).
+create or replace function agentundo._silence(tally jsonb, strong regclass[]) returns jsonb
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  silent record;
+  silenced jsonb := '[]';
+begin
+  for silent in select * from agentundo._to_silence(tally) loop
+    if silent.relation <> all (strong) then
+      raise exception using errcode = '55P03', message = 'agentundo: the work changed while it was being locked';
+    end if;
+    perform agentundo._by_deputy('switch', silent.relation, silent.trigger::text, 'D');
+    silenced := silenced || jsonb_build_array(to_jsonb(silent));
+  end loop;
+  return silenced;
+end
+$body$;
+
+-- Gives each trigger exactly the state that it had: O, A or R.
+create or replace function agentundo._rearm(silenced jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  silent record;
+begin
+  for silent in select * from jsonb_to_recordset(silenced) x (relation regclass, trigger text, state text) loop
+    perform agentundo._by_deputy('switch', silent.relation, silent.trigger, silent.state);
+  end loop;
+end
+$body$;
+
+create or replace function agentundo._lock_tables(tracked_ids int[], strong regclass[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  r regclass;
+begin
+  for r in
+    select m from agentundo._tracked t join pg_class c on c.oid = t.relation
+    cross join lateral agentundo._levels(t.relation, t.kind) m
+    where t.id = any (tracked_ids) order by m::oid
+  loop
+    execute format('lock table only %s in %s mode', r, case when r = any (strong) then 'share row exclusive' else 'row exclusive' end);
+  end loop;
+end
+$body$;
+
+-- History must know the tables as they are now, or our own changes would lack a column.
+create or replace function agentundo._follow(tables int[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+begin
+  for t in select x.* from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = any (tables) and x.active loop
+    if exists (select from agentundo._columns(t.id) c where c.history_column is null)
+      or exists (select from agentundo._out_of_reach(t.relation, agentundo._worker())) then
+      perform agentundo._sync(t.id);
+    end if;
+  end loop;
+end
+$body$;
+
+-- The current rows of every key that these changes touched. FOR UPDATE where the row may go, lose a key
+-- or is pointed at, so that nobody adds a dependent in between; else the weaker lock of a plain update.
+create or replace function agentundo._lock_rows(tracked_id int, changes bigint[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  equal text;
+  weak boolean;
+begin
+  select * into t from agentundo._tracked where id = tracked_id;
+  equal := agentundo._has_key(tracked_id, 'r', 'k');
+  if equal is null then
+    return;  -- without a key rows are found by what they say, and locked when they are acted on
+  end if;
+  weak := not exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)))
+    and not exists (select from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id and c.operation <> 'U');
+  execute format($sql$
+    select count(*) from (
+      select from (
+        select distinct %1$s from agentundo._change c join %2$s h on h._change = coalesce(c.source, c.change)
+        where c.change = any ($1) and c.tracked = $2) k
+      join %3$s r on %4$s
+      order by %5$s for %6$s of r) locked$sql$,
+    agentundo._key_list(tracked_id, 'h'), t.history, agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end)
+  using changes, tracked_id;
+end
+$body$;
+
+-- Table by table, in a fixed order. Each wait is short; should they add up, the revert lets go.
+create or replace function agentundo._lock_all_rows(tables int[], changes bigint[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  began constant timestamptz := clock_timestamp();
+  one int;
+begin
+  foreach one in array tables loop
+    continue when not exists (select from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one);
+    perform agentundo._lock_rows(one, changes);
+    if clock_timestamp() > began + current_setting('deadlock_timeout')::interval * 0.6 and one <> tables[cardinality(tables)] then
+      raise exception using errcode = '55P03', message = 'agentundo: locking the rows took too long';
+    end if;
+  end loop;
+end
+$body$;
+
+-- The statement that restores one table, as CTEs that start with `name`: first what goes, then what
+-- changes, then what comes, each waiting for the one before, so that a unique value is free when it is
+-- needed. With `replace` updates become delete and insert, for values that go round in a circle.
+create or replace function agentundo._restore_sql(t agentundo._tracked, name text, replace boolean) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  set_list text; column_list text; value_list text;
+  out_and_in text := case when replace then 'true' else 'coalesce(d.detail ? ''replace'', false)' end;
+begin
+  select string_agg(format('%I = %s', c.name, c.value), ', ' order by c.attnum) filter (where c.identity <> 'a'),
+         string_agg(quote_ident(c.name), ', ' order by c.attnum),
+         string_agg(c.value, ', ' order by c.attnum)
+    into set_list, column_list, value_list
+    from agentundo._target_columns(t.id) c;
+  return format($sql$
+    %1$s_gone as (
+      delete from %2$s r using work d
+      where d.tracked = %3$s and (d.action = 'delete' or d.action = 'update' and %4$s) and r.ctid = d.cur and r.tableoid = d.part returning 1),
+    %1$s_back as (%5$s),
+    %1$s_here as (
+      insert into %7$s (%8$s) overriding system value
+      select %9$s
+      from work d
+      join lateral (select * from %6$s h where h.ctid = d.before offset 0) b on true
+      left join lateral (select * from %2$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+      where d.tracked = %3$s and (d.action = 'insert' or d.action = 'update' and %4$s)
+        and (select count(*) from %1$s_back) >= 0 returning 1)$sql$,
+    name, agentundo._from(t), t.id, out_and_in,
+    case when set_list is null then 'select 1 where false' else format($sql$
+      update %2$s r set %3$s
+      from work d join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
+      where d.tracked = %5$s and d.action = 'update' and not %6$s and r.ctid = d.cur and r.tableoid = d.part
+        and (select count(*) from %1$s_gone) >= 0 returning 1$sql$, name, agentundo._from(t), set_list, t.history, t.id, out_and_in) end,
+    t.history, t.relation, column_list, value_list);
+end
+$body$;
+
+-- A key that cascades on UPDATE sets again what the plan has set already, where a referenced value was
+-- only written differently (1.0, 1.00). Harmless if no other row was touched and each is as planned.
+create or replace function agentundo._only_planned(tracked_id int, d agentundo._decision[], revert_id text) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  as_planned boolean;
+begin
+  select * into t from agentundo._tracked where id = tracked_id;
+  execute format($sql$
+    with written as materialized (
+      select r.* from %1$s r where r.xmin = (select c.xmin from agentundo._change c where c.invocation = $3 limit 1)),
+    planned as (
+      select d.place, d.status, exists (
+          select from %2$s h join written r on %3$s operator(pg_catalog.*=) %4$s where h.ctid = d.before) as arrived
+      from unnest($1) d
+      where d.tracked = $2 and d.status in ('ok', 'merge') and d.action in ('insert', 'update'))
+    select (select count(*) from written) = (select count(*) from planned) and (select coalesce(bool_and(arrived and status = 'ok'), true) from planned)$sql$,
+    agentundo._from(t), t.history, agentundo._image_row(t.id, 'h', 'd.before_change', 'r'), agentundo._table_row(t.id, 'r'))
+    into as_planned using d, tracked_id, revert_id;
+  return as_planned;
+end
+$body$;
+
+-- Deferrable constraints of the tables, and of those that point at them, are checked now, not at COMMIT
+-- when nobody could tell any more which revert broke them. Those deferred by nature are deferred again.
+create or replace function agentundo._settle(tables int[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  names text;
+  deferred text;
+begin
+  select string_agg(distinct format('%s.%I', c.connamespace::regnamespace, c.conname), ', '),
+         string_agg(distinct format('%s.%I', c.connamespace::regnamespace, c.conname), ', ') filter (where c.condeferred)
+    into names, deferred
+    from pg_constraint c
+   where c.condeferrable
+     and exists (select from agentundo._tracked t cross join lateral agentundo._levels(t.relation, t.kind) m
+                 where t.id = any (tables) and m in (c.conrelid, c.confrelid));
+  if names is not null then
+    perform agentundo._act('set constraints ' || names || ' immediate', null, null);  -- deferred triggers of the user's run now
+  end if;
+  if deferred is not null then
+    execute 'set constraints ' || deferred || ' deferred';
+  end if;
+end
+$body$;
+
+-- The changes that a revert makes. Where a whole change goes back as it came, its images are there
+-- already: one row that refers to them, inverted. What is left (chains, merges, forced rows) is stored.
+create or replace function agentundo._record_changes(d agentundo._decision[], revert_id text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  whole bigint[];
+  kind record;
+  number bigint;
+  columns_sql text; types_sql text; current_sql text; target_sql text; back_sql text;
+  work agentundo._decision[];
+begin
+  for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge') and y.action <> 'none') loop
+    whole := array(
+      select c.change
+      from agentundo._change c
+      join lateral (
+        select count(x.before_change) filter (where x.before_change = c.change) as olds,
+               count(x.after_change) filter (where x.after_change = c.change) as news,
+               bool_and(x.status = 'ok' and x.basis = 'version' and not coalesce(x.detail ?| array['forced', 'segments'], false)
+                 and coalesce(x.before_change, c.change) = c.change and coalesce(x.after_change, c.change) = c.change) as straight
+        from unnest(d) x where x.tracked = t.id and c.change in (x.before_change, x.after_change)) x on x.straight
+      where c.tracked = t.id
+        and c.change in (select y.before_change from unnest(d) y where y.tracked = t.id union select y.after_change from unnest(d) y where y.tracked = t.id)
+        and x.olds = case when c.operation = 'I' then 0 else c.rows end
+        and x.news = case when c.operation in ('D', 'T') then 0 else c.rows end
+        and not exists (select from agentundo._columns(t.id) k where k.since_change > 0 and (k.live or k.until_change is not null))
+        and not exists (select from agentundo._columns(t.id) k where agentundo._renamed_labels(t.id, k.attnum)));
+    insert into agentundo._change (source, inverted, tracked, relation, filenode, rows, depth, operation, invocation, application, tool)
+      select coalesce(c.source, c.change), not c.inverted, c.tracked, c.relation, pg_relation_filenode(c.relation), c.rows, 0,
+        case c.operation when 'I' then 'D' when 'U' then 'U' else 'I' end::"char", revert_id, current_setting('application_name'), agentundo._setting('agent.tool')
+      from agentundo._change c where c.change = any (whole);
+
+    select string_agg(format(', %I', c.history_column), '' order by c.attnum),
+           string_agg(format(', %I %s', c.history_column, c.type), '' order by c.attnum),
+           string_agg(format(', %s', agentundo._stored('r', c.name, c.type_now)), '' order by c.attnum),
+           string_agg(format(', %s', agentundo._stored('back', c.name, c.type_now)), '' order by c.attnum),
+           string_agg(format('(%s)::%s as %I', k.value, k.declared, c.name), ', ' order by c.attnum)
+      into columns_sql, types_sql, current_sql, target_sql, back_sql
+      from agentundo._columns(t.id) c join agentundo._target_columns(t.id) k on k.attnum = c.attnum
+     where c.live and c.history_column is not null;
+    for kind in
+      select x.action, count(*) as n from unnest(d) x
+      where x.tracked = t.id and x.status in ('ok', 'merge') and x.action <> 'none' and not coalesce(x.before_change, x.after_change) = any (whole)
+      group by x.action
+    loop
+      number := nextval('agentundo._change_number');
+      work := array(
+        select x from unnest(d) x
+        where x.tracked = t.id and x.status in ('ok', 'merge') and x.action = kind.action and not coalesce(x.before_change, x.after_change) = any (whole));
+      execute format('insert into %1$s (_change, _image%2$s) select $1, image.* from agentundo._look(%4$L, $3, $2) as image (_image "char"%3$s)',
+        t.history, columns_sql, types_sql, format($sql$
+        select 'O'::"char"%1$s from unnest($1) d join lateral (select * from %3$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+        union all
+        select 'N'::"char"%2$s from unnest($1) d join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
+        left join lateral (select * from %3$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+        cross join lateral (select %5$s) back
+        where d.action <> 'delete'$sql$, current_sql, target_sql, agentundo._from(t), t.history, back_sql))
+        using number, work, agentundo._users_path(t.relation);
+      insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, invocation, application, tool)
+      values (number, t.id, t.relation, pg_relation_filenode(t.relation), kind.n, 0, upper(left(kind.action, 1))::"char", revert_id,
+        current_setting('application_name'), agentundo._setting('agent.tool'));
+    end loop;
+  end loop;
+end
+$body$;
+
+-- All tables in one statement, so that foreign keys are checked when everything is in place.
+create or replace function agentundo._restore(d agentundo._decision[], tally jsonb, replace boolean) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  path text;
+  ctes text := '';
+  counts text := '';
+  planned bigint[] := '{}';
+  done bigint[];
+begin
+  for t in select * from agentundo._tracked x where tally ? x.id::text order by x.relation::oid loop
+    path := coalesce(path, agentundo._users_path(t.relation));
+    ctes := ctes || ',' || agentundo._restore_sql(t, 't' || t.id, replace);
+    counts := counts || format(' || array[(select count(*) from t%1$s_gone), (select count(*) from t%1$s_back), (select count(*) from t%1$s_here)]', t.id);
+    planned := planned || array(
+      select coalesce((tally -> t.id::text ->> o.operation)::bigint, 0) from unnest(array['D', 'U', 'I']) with ordinality o (operation, n) order by o.n);
+  end loop;
+  if ctes = '' then
+    return;
+  end if;
+  select * into done from agentundo._act(format($sql$
+    with path as materialized (select set_config('search_path', $5, true)),
+    work as materialized (select x.* from path, unnest($1) x where x.status in ('ok', 'merge') and x.action <> 'none')%s
+    select '{}'::bigint[]%s$sql$, ctes, counts), path, d);
+  if done <> planned then
+    raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back',
+      hint = 'Call revert again.';
+  end if;
+end
+$body$;
+
+-- Capture is told to count what it sees from now on. A table that is untracked has no triggers to count.
+create or replace function agentundo._expect(tally jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  insert into agentundo._restoring (xid, tracked, operation, planned)
+    select pg_current_xact_id(), t.id, o.operation::"char", o.n::bigint
+    from jsonb_each(tally) w (tracked, operations)
+    join agentundo._tracked t on t.id = w.tracked::int and t.active
+    cross join lateral jsonb_each_text(w.operations) o (operation, n);
+  perform set_config('agentundo.restoring', 'on', true);
+end
+$body$;
+
+-- What capture has counted against what was planned: anything more was done by a foreign key that acts.
+create or replace function agentundo._compare(d agentundo._decision[], revert_id text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  seen record;
+begin
+  select r.*, t.name into seen from agentundo._restoring r join agentundo._tracked t on t.id = r.tracked
+   where r.xid = pg_current_xact_id() and r.planned <> r.seen
+     and not (r.operation = 'U' and r.seen > r.planned and agentundo._only_planned(r.tracked, d, revert_id))
+   limit 1;
+  if found then
+    perform agentundo._fail('UN001',
+      format('agentundo: putting the rows back would reach further than planned: %s rows of %s instead of %s', seen.seen, seen.name, seen.planned),
+      'A foreign key of these tables acts on other rows (CASCADE, SET NULL). Revert the invocations that moved the referenced values one by one, or change the rows by hand.',
+      jsonb_build_object('total', 1, 'conflicts', jsonb_build_array(jsonb_build_object('relation', seen.name, 'reason', 'constraint'))));
+  end if;
+  delete from agentundo._restoring r where r.xid = pg_current_xact_id();
+  perform set_config('agentundo.restoring', '', true);
+end
+$body$;
+
+-- Waits while we hold something are kept well below deadlock_timeout: it is the revert that lets go and
+-- tries again, before any writer who waits for it looks for a deadlock.
+create or replace function agentundo._short_wait() returns text
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$ select (extract(epoch from current_setting('deadlock_timeout')::interval) * 125)::int || 'ms' $body$;
+
+-- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
+create or replace function agentundo._attempt(
+  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, replace boolean)
+returns agentundo._decision[] language plpgsql security definer
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' set jit = off as
+$body$
+declare
+  tables constant int[] := array(select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1);
+  fire constant boolean := exists (select from agentundo._trigger_rule r where r.rule = 'fire' and r.tracked = any (tables));
+  d agentundo._decision[];
+  tally jsonb;
+  silenced jsonb;
+  strong regclass[] := array[]::regclass[];
+begin
+  perform agentundo._follow(tables);
+  -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
+  if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m
+             join agentundo._users_triggers g on g.tgrelid = m
+             where x.id = any (tables)) then
+    strong := array(select s.relation from agentundo._to_silence(agentundo._tally(agentundo._decide(ids, changes, on_conflict, merge), replace)) s);
+  end if;
+  perform agentundo._lock_tables(tables, strong);
+  perform agentundo._lock_all_rows(tables, changes);
+  if agentundo._uncovered(ids) <> changes then
+    raise exception using errcode = 'UNR01';  -- more was committed under these ids while we waited
+  end if;
+
+  d := agentundo._decide(ids, changes, on_conflict, merge);
+  if exists (select from unnest(d) x where x.status = 'conflict') then
+    perform agentundo._refuse(d, on_conflict);
+  end if;
+  tally := agentundo._tally(d, replace);
+
+  -- Where a trigger is to fire, what it writes is captured like anything else, and so are our rows.
+  if not fire then
+    perform agentundo._record_changes(d, revert_id);
+    perform agentundo._expect(tally);
+  end if;
+  silenced := agentundo._silence(tally, strong);
+  perform agentundo._restore(d, tally, replace);
+  perform agentundo._settle(tables) where tally <> '{}';
+  perform agentundo._rearm(silenced);
+  if not fire then
+    perform agentundo._compare(d, revert_id);
+  end if;
+  return d;
+end
+$body$;
