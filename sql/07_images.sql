@@ -12,8 +12,8 @@ language sql immutable as
 $body$
   select string_agg(piece || coalesce(pieces ->> name, '{{' || name || '}}', ''), '' order by n)
   from rows from (
-    regexp_split_to_table(template, '\{\{\w+\}\}'),
-    regexp_matches(template, '\{\{(\w+)\}\}', 'g')) with ordinality x (piece, names, n)
+    regexp_split_to_table(template, '[{][{][a-z_]+[}][}]'),
+    regexp_matches(template, '[{][{]([a-z_]+)[}][}]', 'g')) with ordinality x (piece, names, n)
   cross join lateral (select names[1]) y (name)
 $body$;
 

@@ -141,7 +141,8 @@ $body$
 $body$;
 
 -- Restored values of a unique index or exclusion constraint that a row outside of the plan holds now; where
--- rows have to stay in place also those that another row of the plan holds until it is changed itself.
+-- rows have to stay in place also those that another row of the plan holds until it is changed itself. What
+-- goes makes room first, what comes comes last.
 create or replace function agentundo._taken_sql(t agentundo._tracked, index regclass) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -173,7 +174,7 @@ begin
     from k join r on %8$s
     where not exists (
       select from unnest($2) a
-      where a.cur = r."agentundo.ctid" and a.part = r."agentundo.table" and (a.action = 'delete' or a.place = k."agentundo.place" or %9$s))$sql$,
+      where a.cur = r."agentundo.ctid" and a.part = r."agentundo.table" and (a.action = 'delete' or a.place = k."agentundo.place" or k."agentundo.cur" is null or %9$s))$sql$,
     agentundo._target_sql(t.id, '$1'), picked, predicate, agentundo._from(t),
     (select c.relname from pg_class c where c.oid = index), t.relation::text, t.id, equal,
     (not (i.indimmediate and agentundo._held_in_place(t)))::text);
