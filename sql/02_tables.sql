@@ -181,6 +181,7 @@ create index on agentundo._change (source) where source is not null;
 
 create table agentundo._revert (
   id          text primary key references agentundo._invocation on delete cascade,
+  xid         xid8 not null default pg_catalog.pg_current_xact_id(),  -- what is written under its id later is not its own
   number      bigint not null default pg_catalog.nextval('agentundo._change_number'),
   invocations text[] not null,                    -- what it took back
   redo        boolean not null default false,

@@ -20,7 +20,7 @@ language sql immutable set search_path = pg_catalog, pg_temp set quote_all_ident
 $body$
   select format($sql$(
     not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing where u.change = %1$I.change)
-    and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.standing))$sql$, alias)
+    and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.xid = %1$I.xid and v.standing))$sql$, alias)
 $body$;
 
 -- The versions that reverts and redos have left in a table ($1). A row that one of them brought to the very
@@ -28,7 +28,7 @@ $body$;
 create or replace function agentundo._undo_versions_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$
-  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.tracked = $1'
+  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid and c.tracked = $1'
 $body$;
 
 -- The part of the statement that both kinds of tables begin with: the changes of the set ($2), those by
@@ -48,7 +48,7 @@ $body$
   settled as materialized (
     select distinct v.number, v.invocations%2$s
     from agentundo._change f
-    join agentundo._revert v on v.id = f.invocation
+    join agentundo._revert v on v.id = f.invocation and v.xid = f.xid
     join %1$s h on h._change = coalesce(f.source, f.change)
     where f.tracked = $1 and f.change = any ($5)),
   image as materialized (
@@ -141,7 +141,7 @@ create or replace function agentundo._undone_since(t agentundo._tracked, changes
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select exists (
-    select from agentundo._revert v join agentundo._change c on c.invocation = v.id
+    select from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid
     where c.tracked = t.id and c.change > (select max(s.change) from agentundo._change s where s.tracked = t.id and s.change = any (changes)))
 $body$;
 

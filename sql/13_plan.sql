@@ -97,7 +97,7 @@ create or replace function agentundo._settled(ids text[]) returns bigint[]
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select coalesce(array_agg(c.change), '{}')
-  from agentundo._revert v join agentundo._change c on c.invocation = v.id
+  from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid
   where v.invocations && ids and v.standing
 $body$;
 
@@ -107,11 +107,12 @@ create or replace function agentundo._family(ids text[]) returns bigint[]
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with recursive kin as (
-    select v.id from agentundo._revert v where v.invocations && ids
+    select v.id, v.xid from agentundo._revert v where v.invocations && ids
     union
-    select v.id from agentundo._revert v join kin k on v.invocations @> array[k.id])
-  select coalesce(array_agg(c.change), '{}') from agentundo._change c
-  where c.invocation in (select id from kin) and c.invocation <> all (ids)
+    select v.id, v.xid from agentundo._revert v join kin k on v.invocations @> array[k.id])
+  select coalesce(array_agg(c.change), '{}')
+  from kin k join agentundo._change c on c.invocation = k.id and c.xid = k.xid
+  where c.invocation <> all (ids)
 $body$;
 
 -- Who wrote what stands in the way, as far as it was tagged: the invocations that cascade takes along.

@@ -495,3 +495,17 @@ def test_test_data_that_somebody_used_since(deals: Connection) -> None:
         (6, "eve"),
         (8, "t"),
     ]
+
+
+def test_write_under_the_id_of_a_revert_is_no_part_of_it(deals: Connection) -> None:
+    """Else whoever knows that id could write unseen, or have what he wrote taken for ours."""
+    write(deals, "agent", "update deals set stage = 'Won' where id = 1")
+    write(deals, "other", "update deals set stage = 'Won' where id = 2")
+    revert_id = revert(deals, "other").revert_id
+    assert revert_id is not None
+    write(deals, revert_id, "update deals set stage = stage where id = 1")
+    assert [row.reason for row in plan(deals, "agent")] == ["row_rewritten"]
+    before = snapshot(deals, "deals")
+    with refused("UN001"):
+        revert(deals, "agent")
+    assert_same(before, snapshot(deals, "deals"))
