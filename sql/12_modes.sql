@@ -158,7 +158,7 @@ begin
         our_columns text[] := item.ours;
       begin
         if item.cut and merge then
-          our_columns := array(select distinct u from unnest(item.ours || array(select k from jsonb_each_text(item.sums) s (k, v) where v::numeric <> 0)) u);
+          our_columns := array(select distinct u from unnest(item.ours || array(select k from jsonb_each_text(item.sums) s (k, v) where v ~ '[1-9NI]')) u);  -- not zero, in whatever type
         end if;
         shared := array(select u from unnest(our_columns) u where u = any (their_columns));
         if merge and not item.inserted

@@ -115,6 +115,20 @@ def test_tables_are_readable(deals: Connection, cli: Run) -> None:
     assert "reverted" in cli("revert", "call-1").stdout
 
 
+def test_plan_tells_what_left_the_database(deals: Connection, cli: Run) -> None:
+    deals.execute(
+        "select agentundo.record_effect('call-1', 'mail', 'none', 'told Dana that it is won'),"
+        " agentundo.record_effect('call-1', 'booking', 'compensate', remedy => 'cancel it'),"
+        " agentundo.record_effect('call-2', 'payment')"
+    )
+    shown = cli("plan", "call-1").stdout
+    assert "Not taken back by a revert of rows:" in shown
+    assert "  mail (none): told Dana that it is won\n" in shown
+    assert "  booking (compensate): remedy: cancel it\n" in shown
+    assert "payment" not in shown
+    assert "  payment (unknown)\n" in cli("plan", "call-2", "--rows").stdout
+
+
 def test_dry_runs_change_nothing(deals: Connection, cli: Run) -> None:
     before = snapshot(deals, "public.deals", "public.meetings")
     assert "update" in cli("revert", "call-1", "--dry-run").stdout

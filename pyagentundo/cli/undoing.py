@@ -114,6 +114,7 @@ def revert(
             _plan(conn, how, as_json=as_json)
         if asks(yes=yes):
             _print_summary(_call(conn, "plan_summary", how), err=True)
+            _print_effects(conn, ids, err=True)
             confirm(f"Revert {ids[0] if len(ids) == 1 else f'{len(ids)} invocations'}?", yes=yes)
         how |= {"reason": reason, "reverted_by": reverted_by}
         result = _call(conn, "revert", how)[0]
@@ -187,10 +188,12 @@ def _plan(
     rows = _call(conn, "plan" if by_row else "plan_summary", arguments)
     if as_json:
         print_json(rows)
-    elif by_row:
-        print_table(rows, _ROWS, empty="nothing to revert")
     else:
-        _print_summary(rows)
+        if by_row:
+            print_table(rows, _ROWS, empty="nothing to revert")
+        else:
+            _print_summary(rows)
+        _print_effects(conn, arguments["invocations"])
     left = any(row["status"] in _LEFT for row in rows)
     click.get_current_context().exit(CONFLICT if left else OK)
 
@@ -204,6 +207,23 @@ def _print_summary(rows: list[DictRow], *, err: bool = False) -> None:
             click.echo(f"  {printable(line)}", err=err)
         if conflicts and row["rows"] > len(conflicts):
             click.echo(f"  … and {row['rows'] - len(conflicts)} more rows", err=err)
+
+
+def _print_effects(conn: Connection, invocations: list[str], *, err: bool = False) -> None:
+    """Tell what left the database, which no revert of rows takes back."""
+    readable = "select has_table_privilege('agentundo.effects', 'select') as readable"
+    if not conn.execute(readable).fetchall()[0]["readable"]:
+        return
+    effects = conn.execute(
+        "select * from agentundo.effects where invocation = any (%s) order by id", [invocations]
+    ).fetchall()
+    if effects:
+        click.echo("Not taken back by a revert of rows:", err=err)
+    for effect in effects:
+        line = f"{effect['name']} ({effect['kind']})"
+        told = (effect["summary"], effect["remedy"] and f"remedy: {effect['remedy']}")
+        line = ": ".join([line, "; ".join(text for text in told if text)]).removesuffix(": ")
+        click.echo(f"  {printable(line)}", err=err)
 
 
 def _finish(result: DictRow, *, as_json: bool) -> None:
