@@ -198,7 +198,7 @@ $body$
 declare
   settled bigint[] := agentundo._settled(ids);
   family bigint[] := agentundo._family(ids);
-  d agentundo._decision[] := '{}';
+  d agentundo._decision[] := array[]::agentundo._decision[];
   one int;
   found_more bigint;
   own int[];  -- rows that constraints would hold up even if all others went back

@@ -54,7 +54,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set quot
 $body$
 declare
   silent record;
-  silenced jsonb := '[]';
+  silenced jsonb := jsonb_build_array();
 begin
   for silent in select * from agentundo._to_silence(tally) loop
     if silent.relation <> all (strong) then
@@ -324,7 +324,7 @@ declare
   path text;
   ctes text := '';
   counts text := '';
-  planned bigint[] := '{}';
+  planned bigint[] := array[]::bigint[];
   done bigint[];
 begin
   for t in select * from agentundo._tracked x where tally ? x.id::text order by x.relation::oid loop
