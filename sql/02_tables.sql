@@ -47,6 +47,7 @@ create table agentundo._tracked (
   history      regclass not null,
   key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
   active       boolean not null default true,     -- false: untracked, history kept
+  turn         bigint not null default 0,         -- counted up by undos that must not run side by side
   since        timestamptz not null default now()
 );
 comment on table agentundo._tracked is 'Tracked tables, one row each; a partition tree is one tracked table.';

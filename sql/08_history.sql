@@ -309,7 +309,7 @@ begin
         end as why_not
       from agentundo.invocations i
       where i.id = any (ids)
-        and (anywhere or i.scope is not distinct from wanted)
+        and (anywhere or agentundo._in_scope(i.id, wanted))
       order by 9 desc, i.id desc
       limit number),
     item as (
@@ -329,7 +329,8 @@ begin
             select from agentundo._reverted x join agentundo._revert v on v.id = x.revert where x.change = c.change and v.standing)), false) as undoable
         from unnest(agentundo._run_invocations(r.run)) m
         join agentundo._change c on c.invocation = m
-        left join agentundo._invocation i on i.id = m) w)
+        left join agentundo._invocation i on i.id = m
+        where anywhere or agentundo._in_scope(m, wanted)) w)
     select i.kind, i.id, i.run, i.step, i.scope, i.actor, i.on_behalf_of, i.tools, i.rows, i.last_at, i.undoable, i.why_not
     from item i
     order by max(i.last_at) over (partition by coalesce('r' || i.run, 'i' || i.id)) desc, coalesce('r' || i.run, 'i' || i.id), i.place, i.last_at desc, i.id desc;

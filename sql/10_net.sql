@@ -93,8 +93,8 @@ declare
 begin
   select * into t from agentundo._tracked where id = tracked_id;
   straight := agentundo._is_straight(t, changes);
-  if t.relation is null or not exists (select from pg_class where oid = t.relation) then
-    -- Dropped since: nothing to compare with, and nothing can be put back.
+  if t.relation is null or not exists (select from pg_class where oid = t.relation and relkind in ('r', 'p')) then
+    -- Dropped since, or made something else: nothing to compare with, and nothing can be put back.
     statement := $sql$
       select $1, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
         'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
@@ -126,9 +126,7 @@ begin
       into decisions
       using tracked_id, changes, family, agentundo._trusted_after(), settled,
         (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place;
-    -- Rows that are as the change left them have nothing to do with undos that came after it.
-    exit when not straight or not agentundo._undone_since(t, changes)
-      or not exists (select from unnest(decisions) x where x.status <> 'ok' or x.cur is null or x.basis <> 'version');
+    exit when not straight or agentundo._stayed_straight(t, changes, decisions);
     straight := false;
     statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes));
   end loop;
@@ -136,13 +134,32 @@ begin
 end
 $body$;
 
--- Was anything in this table taken back after these changes?
+-- Was anything in this table taken back after these changes? Not each revert wrote a change of its own.
 create or replace function agentundo._undone_since(t agentundo._tracked, changes bigint[]) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+  with ours as (select max(c.change) as last from agentundo._change c where c.tracked = t.id and c.change = any (changes))
   select exists (
-    select from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid
-    where c.tracked = t.id and c.change > (select max(s.change) from agentundo._change s where s.tracked = t.id and s.change = any (changes)))
+      select from ours join agentundo._revert v on v.number > ours.last join agentundo._reverted x on x.revert = v.id
+      join agentundo._change c on c.change = x.change and c.tracked = t.id)
+    or exists (
+      select from ours join agentundo._change c on c.tracked = t.id and c.change > ours.last
+      join agentundo._revert v on v.id = c.invocation and v.xid = c.xid)
+$body$;
+
+-- Was the straight way right? Each image and each row may stand in one decision only (two foreign keys that
+-- act can write a row twice in one change), and if anything was undone since, only rows that are as the
+-- change left them have nothing to do with it.
+create or replace function agentundo._stayed_straight(t agentundo._tracked, changes bigint[], d agentundo._decision[]) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select (select count(x.before) = case when c.operation = 'I' then 0 else c.rows end
+              and count(x.after) = case when c.operation in ('D', 'T') then 0 else c.rows end
+              and count(x.cur) = count(distinct (x.cur, x.part))
+          from unnest(d) x)
+    and (not agentundo._undone_since(t, changes)
+      or not exists (select from unnest(d) x where x.status <> 'ok' or x.cur is null or x.basis <> 'version'))
+  from agentundo._change c where c.tracked = t.id and c.change = any (changes)
 $body$;
 
 -- Is all that the set did to this table one change, beside which nobody else wrote in its transaction? Nearly
@@ -327,17 +344,22 @@ begin
   later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
     select {{image_keys}} from foreigner f join {{history}} h on h._change = f.source join image i on i.xid = f.xid and {{of_image}}
     group by {{image_keys}} having max(f.change) > max(i.change)),
-  resurrected as (   -- a row that somebody wrote whose write was undone after ours: it is not to come back
-    select distinct u.tid, i.tid as before
-    from (
-      select h.ctid as tid, {{h_keys}}, {{foreign_image}} as says
-      from agentundo._reverted x
-      join agentundo._revert v on v.id = x.revert and v.standing and v.number > (select max(change) from change)
-      join agentundo._change f on f.change = x.change and f.tracked = $1 and f.change < (select min(change) from change)
-      join {{history}} h on h._change = coalesce(f.source, f.change) and (h._image = 'N') <> f.inverted) u
+  undone as (   -- what was undone after ours although it came before
+    select x.revert, f.change, (h._image = 'N') <> f.inverted as new, {{h_keys}}, {{foreign_image}} as says
+    from agentundo._reverted x
+    join agentundo._revert v on v.id = x.revert and v.standing and v.number > (select max(change) from change)
+    join agentundo._change f on f.change = x.change and f.tracked = $1 and f.change < (select min(change) from change)
+    join {{history}} h on h._change = coalesce(f.source, f.change)),
+  resurrected as (   -- a row that it had made, out of nothing, and that nobody else has written before us: it is not to come back
+    select i.tid as before
+    from undone u
     join image i on {{undone_image}} and i.old
     join {{history}} h on h.ctid = i.tid
-    where u.says operator(pg_catalog.*=) {{image}}),
+    where u.new and u.says operator(pg_catalog.*=) {{image}}
+      and (select count(*) filter (where w.new) > count(*) filter (where not w.new) from undone w where w.revert = u.revert and {{same_undone}})
+      and not exists (
+        select from agentundo._change f join {{history}} s on s._change = coalesce(f.source, f.change)
+        where f.tracked = $1 and f.change > u.change and f.change < i.change and {{written_between}} and {{stranger}})),
   compared as (
     select n.*, rs.tid is not null as resurrected, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
       n.before is null and n.after is not null and bc.operation = 'U' or n.after is null and n.before is not null and ac.operation = 'U' as moved,
@@ -347,7 +369,7 @@ begin
     from net n
     left join {{lookup}} r on {{in_table}}
     left join later l on {{later_net}}
-    left join (select before, min(tid) as tid from resurrected group by before) rs on rs.before = n.before
+    left join (select distinct before as tid from resurrected) rs on rs.tid = n.before
     left join change ac on ac.change = n.after_change
     left join change bc on bc.change = n.before_change
     left join lateral (select case when n.change <= $4 or (n.change > $6 and ac.filenode is not null and ac.filenode <> pg_relation_filenode(r.tableoid))
@@ -373,7 +395,7 @@ $sql$, jsonb_build_object(
     'history', t.history, 'lookup', lookup, 'keys', keys, 'first_key', first_key,
     'h_keys', agentundo._key_list(t.id, 'h'), 'chain_keys', agentundo._key_list(t.id, 'i'), 'image_keys', agentundo._key_list(t.id, 'i'),
     'same_chain', agentundo._same_key(t.id, 'i', 'c'), 'of_chain', agentundo._same_key(t.id, 'h', 'c'), 'of_image', agentundo._same_key(t.id, 'h', 'i'),
-    'undone_image', agentundo._same_key(t.id, 'i', 'u'), 'later_net', agentundo._same_key(t.id, 'l', 'n'),
+    'undone_image', agentundo._same_key(t.id, 'i', 'u'), 'same_undone', agentundo._same_key(t.id, 'w', 'u'), 'written_between', agentundo._same_key(t.id, 's', 'u'), 'later_net', agentundo._same_key(t.id, 'l', 'n'),
     'stranger_compared', agentundo._same_key(t.id, 's', 'compared'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
     'image', agentundo._image_row(t.id, 'h', 'i.change'), 'foreign_image', agentundo._image_row(t.id, 'h', 'f.change'),
     'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),

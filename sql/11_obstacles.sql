@@ -130,6 +130,30 @@ $body$
   from rule
 $body$;
 
+-- A constraint may also raise for a value, or call what we cannot: then the rows are looked at in ever smaller
+-- parts until it is known which ones it is about.
+create or replace function agentundo._broken(t agentundo._tracked, statement text, restored agentundo._decision[])
+returns table (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  half constant int := cardinality(restored) / 2;
+begin
+  return query select * from agentundo._look(statement, agentundo._users_path(t.relation), restored)
+    as found (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int);
+exception
+  when insufficient_privilege or undefined_table or undefined_function then
+    return;  -- a function of the user's cannot be run here: the revert itself will tell
+  when data_exception or raise_exception then
+    if half = 0 then
+      return query select restored[1].place, 'constraint', left(sqlerrm, 200), t.relation::text, null::bigint, null::int;
+    else
+      return query select * from agentundo._broken(t, statement, restored[:half]);
+      return query select * from agentundo._broken(t, statement, restored[half + 1:]);
+    end if;
+end
+$body$;
+
 -- Does a foreign key of another table do something when a row of this one is deleted? Then rows cannot go
 -- out and come in again, not even within one statement.
 create or replace function agentundo._held_in_place(t agentundo._tracked) returns boolean
@@ -174,10 +198,12 @@ begin
     from k join r on %8$s
     where not exists (
       select from unnest($2) a
-      where a.cur = r."agentundo.ctid" and a.part = r."agentundo.table" and (a.action = 'delete' or a.place = k."agentundo.place" or k."agentundo.cur" is null or %9$s))$sql$,
+      where a.cur = r."agentundo.ctid" and a.part = r."agentundo.table" and (
+        a.action = 'delete' or a.place = k."agentundo.place"
+        or (k."agentundo.cur" is null or %9$s) and not exists (select from k x where x."agentundo.place" = a.place and %10$s)))$sql$,
     agentundo._target_sql(t.id, '$1'), picked, predicate, agentundo._from(t),
     (select c.relname from pg_class c where c.oid = index), t.relation::text, t.id, equal,
-    (not (i.indimmediate and agentundo._held_in_place(t)))::text);
+    (not (i.indimmediate and agentundo._held_in_place(t)))::text, replace(equal, 'r."agentundo.e', 'x."agentundo.e'));
 end
 $body$;
 
@@ -304,12 +330,7 @@ begin
     moved := exists (select from unnest(restored) x where x.detail ? 'moved');
     key := (agentundo._best_key(t.relation)).columns;
     if restored <> '{}' then
-      begin
-        return query select * from agentundo._look(agentundo._broken_sql(t), agentundo._users_path(t.relation), restored)
-          as found (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int);
-      exception when insufficient_privilege or undefined_table or undefined_function or raise_exception then
-        null;  -- a function of the user's in a constraint cannot be run here: the revert itself will tell
-      end;
+      return query select * from agentundo._broken(t, agentundo._broken_sql(t), restored);
       for f in
         select i.indexrelid::regclass as name from pg_index i
         where i.indrelid = t.relation and i.indisvalid and (i.indisunique or i.indisexclusion)

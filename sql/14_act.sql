@@ -3,7 +3,7 @@
 -- Lock, then look, then act:
 --   1. the tables, by oid: ROW EXCLUSIVE keeps ALTER out; SHARE ROW EXCLUSIVE where triggers of the
 --      user must be switched off;
---   2. the current rows of all keys that the set touched, in the order of their keys;
+--   2. the turn in each table, then the current rows of all keys that the set touched, in their order;
 --   3. the plan, decided again, now that nothing of it can move;
 --   4. our own changes are written down, in the same subtransaction as the rows: the row version holds
 --      for them too;
@@ -12,9 +12,9 @@
 --
 -- It runs in a subtransaction of its caller (15_revert.sql), so every error leaves nothing behind.
 
--- What the plan does, in numbers: for each table (by its id) the rows that it deletes, updates and inserts. With
--- `replace` an update is a delete and an insert.
-create or replace function agentundo._tally(d agentundo._decision[], replace boolean) returns jsonb
+-- What the plan does, in numbers: for each table (by its id) the rows that it deletes, updates and inserts. In
+-- the tables `replace` an update is a delete and an insert.
+create or replace function agentundo._tally(d agentundo._decision[], replace int[]) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select coalesce(jsonb_object_agg(t.tracked, t.operations), '{}')
@@ -24,7 +24,7 @@ $body$
       select x.tracked, o.operation, count(*) as n
       from unnest(d) x
       cross join lateral unnest(case
-        when x.action = 'update' and (replace or coalesce(x.detail ? 'replace', false)) then array['D', 'I']
+        when x.action = 'update' and (x.tracked = any (replace) or coalesce(x.detail ? 'replace', false)) then array['D', 'I']
         else array[upper(left(x.action, 1))] end) o (operation)
       where x.status in ('ok', 'merge') and x.action <> 'none'
       group by x.tracked, o.operation) o
@@ -108,6 +108,22 @@ begin
       or exists (select from agentundo._out_of_reach(t.relation, agentundo._worker())) then
       perform agentundo._sync(t.id);
     end if;
+  end loop;
+end
+$body$;
+
+-- An absent row cannot be locked: two undos side by side could each believe what the other is about to change.
+-- So undos that bring rows back or take them away go one after the other in each table; one that began with
+-- an older snapshot is told to begin anew (40001).
+create or replace function agentundo._take_turn(tables int[], changes bigint[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  one int;
+begin
+  foreach one in array tables loop
+    update agentundo._tracked t set turn = t.turn + 1
+     where t.id = one and exists (select from agentundo._change c where c.change = any (changes) and c.tracked = one and c.operation <> 'U');
   end loop;
 end
 $body$;
@@ -316,7 +332,7 @@ end
 $body$;
 
 -- All tables in one statement, so that foreign keys are checked when everything is in place.
-create or replace function agentundo._restore(d agentundo._decision[], tally jsonb, replace boolean) returns void
+create or replace function agentundo._restore(d agentundo._decision[], tally jsonb, replace int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -329,7 +345,7 @@ declare
 begin
   for t in select * from agentundo._tracked x where tally ? x.id::text order by x.relation::oid loop
     path := coalesce(path, agentundo._users_path(t.relation));
-    ctes := ctes || ',' || agentundo._restore_sql(t, 't' || t.id, replace);
+    ctes := ctes || ',' || agentundo._restore_sql(t, 't' || t.id, t.id = any (replace));
     counts := counts || format(' || array[(select count(*) from t%1$s_gone), (select count(*) from t%1$s_back), (select count(*) from t%1$s_here)]', t.id);
     planned := planned || array(
       select coalesce((tally -> t.id::text ->> o.operation)::bigint, 0) from unnest(array['D', 'U', 'I']) with ordinality o (operation, n) order by o.n);
@@ -392,7 +408,7 @@ $body$ select (extract(epoch from current_setting('deadlock_timeout')::interval)
 
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
-  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, replace boolean)
+  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, replace int[])
 returns agentundo._decision[] language plpgsql security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' set jit = off as
 $body$
@@ -412,6 +428,7 @@ begin
     strong := array(select s.relation from agentundo._to_silence(agentundo._tally(agentundo._decide(ids, changes, on_conflict, merge), replace)) s);
   end if;
   perform agentundo._lock_tables(tables, strong);
+  perform agentundo._take_turn(tables, changes);
   perform agentundo._lock_all_rows(tables, changes);
   if agentundo._uncovered(ids) <> changes then
     raise exception using errcode = 'UNR01';  -- more was committed under these ids while we waited

@@ -216,8 +216,8 @@ declare
   companions constant text[] := array['agent.invocation', 'agent.run', 'agent.step', 'agent.tool', 'agent.actor', 'agent.on_behalf_of', 'agent.scope', 'agentundo.baseline', 'lock_timeout'];
   patience interval := case when current_setting('lock_timeout') = '0' then interval '60 s' else current_setting('lock_timeout')::interval end;
   began timestamptz := clock_timestamp();
-  replace boolean := false;
-  broken boolean := false;
+  replace int[] := array[]::int[];  -- the tables in which updates are deletes and inserts
+  twice boolean := false;  -- a constraint has spoken before, and the plan did not know
   old_snapshot constant boolean := current_setting('transaction_isolation') <> 'read committed';
   constraint_name text; table_name text; complaint text;
 begin
@@ -231,6 +231,7 @@ begin
   wanted := agentundo._aim(ids, redo, on_conflict, merge, scope);
   loop
     begin
+      d := null;
       -- All locks belong to the attempt: who gives way lets go of everything.
       perform set_config('lock_timeout', agentundo._short_wait(), true);
       task := agentundo._begin(ids, wanted, redo, on_conflict, merge, scope, reverted_by);
@@ -264,22 +265,23 @@ begin
         get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
         -- Values that change places among rows of the plan: all of them out, then all of them in. Not where
         -- a key of another table would act on the rows while they are gone.
-        if not replace and agentundo._may_replace(task.changes) then
-          replace := true;
+        if replace = '{}' and agentundo._replaceable(task.changes) <> '{}' then
+          replace := agentundo._replaceable(task.changes);
         elsif old_snapshot then
           perform agentundo._outdated();
-        elsif broken then
+        elsif twice then
           perform agentundo._broke('unique_taken', complaint, constraint_name, table_name);
+        else
+          twice := true;
         end if;
-        broken := broken or replace or not agentundo._may_replace(task.changes);
       when integrity_constraint_violation or foreign_key_violation or restrict_violation or check_violation or not_null_violation then
         get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
         if old_snapshot then
           perform agentundo._outdated();
-        elsif broken then
+        elsif twice then
           perform agentundo._broke('constraint', complaint, constraint_name, table_name);
         end if;
-        broken := true;  -- somebody was faster than our look: the next one sees it and says more
+        twice := true;  -- somebody was faster than our look: the next one sees it and says more
       when data_exception or string_data_right_truncation or numeric_value_out_of_range or invalid_text_representation then
         get stacked diagnostics table_name = table_name, complaint = message_text;
         perform agentundo._broke('schema_changed', 'a former value does not fit its column any more', null, table_name);
@@ -313,13 +315,13 @@ $body$
   select case when count(distinct i.scope) = 1 and count(*) = count(i.scope) then min(i.scope) end from agentundo._invocation i where i.id = any (ids)
 $body$;
 
--- May rows of these tables be deleted and inserted again within the statement?
-create or replace function agentundo._may_replace(changes bigint[]) returns boolean
+-- The tables of these changes in which rows may be deleted and inserted again within the statement.
+create or replace function agentundo._replaceable(changes bigint[]) returns int[]
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select not exists (
-    select from agentundo._tracked t
-    where t.id in (select c.tracked from agentundo._change c where c.change = any (changes)) and agentundo._held_in_place(t))
+  select array(
+    select t.id from agentundo._tracked t
+    where t.id in (select c.tracked from agentundo._change c where c.change = any (changes)) and not agentundo._held_in_place(t))
 $body$;
 
 -- A look with an older snapshot than the locks: right answers need a new one.
