@@ -22,6 +22,7 @@ MIN_SERVER = 140_000
 #: Settings of an installing transaction. Waiting for the other installer is not limited, waiting
 #: for tables is: a queued ALTER would stop every writer behind it.
 PREAMBLE = f"""\
+set local search_path = pg_catalog, pg_temp;
 set local client_min_messages = notice;
 set local standard_conforming_strings = on;
 set local statement_timeout = 0;

@@ -26,6 +26,9 @@
 --   agentundo_approver  decides on approvals
 --   agentundo_auditor   may read everything, change nothing
 
+-- What others have put into the search_path of whoever installs must not run with his rights.
+set local search_path = pg_catalog, pg_temp;
+
 do $body$
 declare
   marker text;

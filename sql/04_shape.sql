@@ -12,13 +12,14 @@
 -- cheap to call a thousand times: whoever calls them has pinned the search_path.
 
 -- The type in which history keeps a column: no modifier (it would round), a domain's base type (its
--- checks may have changed), an enum as text (its type may be dropped).
+-- checks may have changed), an enum as text (its type may be dropped). Arrays of domains likewise; where
+-- those stand for something composite, whose input would run checks of fields, as arrays of text.
 create or replace function agentundo._history_type(type oid) returns text
 language plpgsql stable as
 $body$
 declare
   t pg_type;
-  element text;
+  element pg_type;
 begin
   select * into t from pg_type where oid = type;
   if t.typtype = 'd' then
@@ -26,9 +27,12 @@ begin
   elsif t.typtype = 'e' then
     return 'text';
   elsif t.typelem <> 0 and t.typsubscript = 'array_subscript_handler'::regproc then
-    element := agentundo._history_type(t.typelem);
-    if element <> format_type(t.typelem, -1) then
-      return element || '[]';
+    select * into element from pg_type where oid = t.typelem;
+    if element.typtype = 'e' then
+      return 'text[]';
+    elsif element.typtype = 'd' then
+      return case when (select b.typtype = 'b' and b.typelem = 0 from pg_type b where b.oid = agentundo._base(element.oid))
+        then agentundo._history_type(element.oid) else 'text' end || '[]';
     end if;
   end if;
   return format_type(type, -1);
@@ -64,10 +68,19 @@ $body$
   select oid from b where typtype <> 'd'
 $body$;
 
--- An array as text that means the same in every session.
-create or replace function agentundo._array_text(value anyarray) returns text
-language sql stable set search_path = pg_catalog, pg_temp set extra_float_digits = 3 set datestyle = 'ISO' set intervalstyle = 'postgres' as
-$body$ select case when value is not null then format('%s', value) end $body$;
+-- An array as another kind of array, by way of text that means the same in every session: through output
+-- and input functions, never through a cast. `kind` is a null of the type wanted.
+create or replace function agentundo._array_as(value anyarray, kind anycompatiblearray) returns anycompatiblearray
+language plpgsql stable set search_path = pg_catalog, pg_temp set extra_float_digits = 3 set datestyle = 'ISO'
+set intervalstyle = 'postgres' set array_nulls = on as
+$body$
+declare
+  result alias for $0;
+begin
+  result := case when value is not null then format('%s', value) end;
+  return result;
+end
+$body$;
 
 -- A column as history stores it. Where that is another type (enums, arrays of enums or of domains), it
 -- goes through its output function: a cast could be a function of the user's, and would run with our
@@ -82,7 +95,7 @@ $body$
         when h.type = y.oid then format('%I.%I', alias, name)
         when h.type = agentundo._base(y.oid) then format('%I.%I::%s', alias, name, h.qualified)  -- takes the domain's name off
         when h.type = 'text'::regtype then format('case when %1$I.%2$I is not null then pg_catalog.format(''%%s'', %1$I.%2$I) end', alias, name)
-        else format('agentundo._array_text(%I.%I)::%s', alias, name, h.qualified) end
+        else format('agentundo._array_as(%I.%I, null::%s)', alias, name, h.qualified) end
       from (
         select k.oid as type, format('%I.%I', k.typnamespace::regnamespace::name, k.typname) as qualified
         from pg_type k where k.oid = to_regtype(agentundo._history_type(y.oid))) h) end

@@ -66,6 +66,7 @@ $body$
   join pg_proc p on p.proowner = c.relowner and p.proname like '\_deputy\_%'
   where c.oid = relation and p.pronamespace = 'agentundo_history'::regnamespace
     and p.prosecdef and p.prosrc = agentundo._deputy_source()
+    and not exists (select from aclexplode(p.proacl) a where a.grantee not in (p.proowner, (select n.nspowner from pg_namespace n where n.nspname = 'agentundo')))
   order by p.oid limit 1
 $body$;
 
@@ -77,6 +78,7 @@ declare
   name text := '_deputy_' || left(agentundo._digest(owner), 12);
   signature text := format('agentundo_history.%I(text, regclass, text, text)', name);
 begin
+  perform agentundo._drop_impostor(owner, name);
   execute format('create or replace function agentundo_history.%I(task text, relation regclass, argument text, state text) returns void
     language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as %L', name, agentundo._deputy_source());
   execute format('revoke all on function %s from public', signature);
@@ -85,6 +87,24 @@ begin
   if owner <> current_user then
     execute format('alter function %s owner to %I', signature, owner);
   end if;
+end
+$body$;
+
+-- Takes away what goes by the name of a deputy of this owner and is none, or has guests.
+create or replace function agentundo._drop_impostor(owner name, deputy name) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  impostor regprocedure;
+begin
+  for impostor in
+    select p.oid from pg_proc p
+    where p.pronamespace = 'agentundo_history'::regnamespace and p.proname = deputy
+      and (pg_get_userbyid(p.proowner) <> owner or not p.prosecdef or p.prosrc <> agentundo._deputy_source()
+        or exists (select from aclexplode(p.proacl) a where a.grantee not in (p.proowner, (select n.nspowner from pg_namespace n where n.nspname = 'agentundo'))))
+  loop
+    execute format('drop function %s', impostor);
+  end loop;
 end
 $body$;
 
@@ -454,7 +474,7 @@ end
 $body$;
 
 create or replace function agentundo.track(relation regclass, capture text default 'agent') returns setof regclass
-language plpgsql as
+language plpgsql set search_path = pg_catalog, pg_temp as
 $body$
 declare
   level regclass;
@@ -481,7 +501,7 @@ comment on function agentundo.track(regclass, text) is
   'Begins to keep history for a table (and its partitions or inheriting tables): writes under a tag, or all writes with capture => ''all''. Creates triggers under a short SHARE ROW EXCLUSIVE lock; changes no row. Again on a tracked table: changes its capture mode.';
 
 create or replace function agentundo.track_schema(schema regnamespace, capture text default 'agent') returns setof regclass
-language plpgsql as
+language plpgsql set search_path = pg_catalog, pg_temp as
 $body$
 declare
   relation regclass;

@@ -311,18 +311,12 @@ declare
   present pg_trigger;
   relkind "char" := (select c.relkind from pg_class c where c.oid = m.relation);
   owner name := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = m.relation);
+  guest constant boolean := owner <> current_user and not has_schema_privilege(owner, 'agentundo', 'usage');
+  lent text[] := array[capture_function, '_capture_truncate', '_unknown_partition'];
+  one text;
+  missing text[] := array[]::text[];
   wanted text[] := array[]::text[];
 begin
-  -- The owner's deputy names the functions when it creates the triggers. Only what is missing: every GRANT
-  -- writes the catalog, and two migrations at once would stumble over each other.
-  execute format('grant execute on function agentundo.%I() to %I', capture_function, owner);
-  if not has_function_privilege(owner, 'agentundo._capture_truncate()', 'execute')
-    or not has_function_privilege(owner, 'agentundo._unknown_partition()', 'execute')
-    or not has_schema_privilege(owner, 'agentundo', 'usage') then
-    perform pg_advisory_xact_lock(hashtext('agentundo grants'));
-    execute format('grant execute on function agentundo._capture_truncate(), agentundo._unknown_partition() to %I', owner);
-    execute format('grant usage on schema agentundo to %I', owner);
-  end if;
   for w in
     select * from (values
       ('agentundo_insert', capture_function, t.kind <> 'inherited'),
@@ -338,11 +332,33 @@ begin
     wanted := wanted || w.name;
     select * into present from pg_trigger where tgrelid = m.relation and tgname = w.name;
     if not found then
-      perform agentundo._by_deputy('trigger', m.relation, w.name, w.function);
+      missing := missing || array[[w.name, w.function]];
     elsif present.tgenabled <> 'A' then
       perform agentundo._by_deputy('switch', m.relation, w.name, 'A');
     end if;
   end loop;
+  -- The owner's deputy names the functions when it creates the triggers: lent for as long as that takes, or the
+  -- owner could hang them on tables of any shape. Two migrations at once would stumble over the catalog.
+  if missing <> array[]::text[] then
+    perform pg_advisory_xact_lock(hashtext('agentundo grants'));
+    if owner <> current_user then
+      foreach one in array lent loop
+        execute format('grant execute on function agentundo.%I() to %I', one, owner);
+      end loop;
+      execute format('grant usage on schema agentundo to %I', owner);
+    end if;
+    for i in 1 .. array_length(missing, 1) loop
+      perform agentundo._by_deputy('trigger', m.relation, missing[i][1], missing[i][2]);
+    end loop;
+    if owner <> current_user then
+      foreach one in array lent loop
+        execute format('revoke execute on function agentundo.%I() from %I', one, owner);
+      end loop;
+      if guest then
+        execute format('revoke usage on schema agentundo from %I', owner);
+      end if;
+    end if;
+  end if;
   -- A plain table that has become part of an inheritance tree, or the other way round.
   for present in
     select * from pg_trigger

@@ -180,7 +180,7 @@ $body$
       select case
         when base.typtype = 'e' and (not by_worker or exists (select from pg_cast c where c.castsource = 'text'::regtype and c.casttarget = base.oid)) then
           format('(select label.label from unnest(enum_range(null::%1$s)) label where format(''%%s'', label.label) = %2$s)', base.name, expression)
-        when base.name like '%[]' and base.name <> agentundo._history_type(y.oid) then format('agentundo._array_text(%s)::%s', expression, base.name)
+        when base.name like '%[]' and base.name <> agentundo._history_type(y.oid) then format('agentundo._array_as(%s, null::%s)', expression, base.name)
         else format('(%s)::%s', expression, base.name) end
       from (select b.oid, b.typtype, format_type(b.oid, -1) as name from pg_type b where b.oid = agentundo._base(y.oid)) base) end
   from pg_type y where y.oid = type

@@ -107,7 +107,7 @@ begin
       reverted_by = i.on_behalf_of
       or exists (select from agentundo._scope_owner o where o.scope = i.scope and o.person = reverted_by));
     if let_in is not true and reverted_by is distinct from i.actor and policy is not null then
-      execute format('select %s($1, $2, $3)', policy::oid::regproc) into let_in using i.id, reverted_by, i.scope;
+      select * into let_in from agentundo._look(format('select %s(%L::text, %L::text, %L::text)', policy::oid::regproc, i.id, reverted_by, i.scope)) as p (let_in boolean);
     end if;
     if let_in is not true then
       perform agentundo._fail('UN003', format('agentundo: %L may not revert invocation %L', left(reverted_by, 255), i.id),
@@ -141,26 +141,48 @@ $body$;
 -- Other people's code ----------------------------------------------------------------------------------
 
 -- CHECK constraints, index expressions, defaults, generated columns, casts and triggers run with the rights
--- of whoever restores the row or asks what stands in its way. All statements in which that can happen are
--- executed by these two, which belong to agentundo_worker. The statements are ours; $1 to $4 are decisions,
--- $5 is the search_path that the owner's functions count on. _look() reads, with the snapshot of its caller.
-create or replace function agentundo._look(
-  statement text, path text, a agentundo._decision[], b agentundo._decision[] default null, c agentundo._decision[] default null,
-  d agentundo._decision[] default null)
-returns setof record language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off as
+-- of whoever restores the row or only reads the table: planning a statement is enough to call a function
+-- in an index expression. So every statement that names a table of the user's is executed by these two,
+-- which belong to agentundo_worker. The statements are ours; $1 to $4 are decisions, $5 is the search_path
+-- that the owner's functions count on, $6 to $9 are numbers. _look() reads, with the snapshot of its caller.
+--
+-- What runs as agentundo_worker may alter what belongs to it, though not replace these bodies (for that it
+-- would have to create in our schema). So each begins by making sure that it is what it was made: a
+-- definer's function that nobody else may call.
+create or replace function agentundo._require_unaltered(name name) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as
 $body$
 begin
-  return query execute statement using a, b, c, d, path;
+  if not exists (
+    select from pg_proc p
+    where p.pronamespace = 'agentundo'::regnamespace and p.proname = name and p.prosecdef and pg_get_userbyid(p.proowner) = current_user
+      and p.proacl is not null and not exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner)) then
+    raise exception using errcode = 'UN012', message = format('agentundo: somebody has altered the function agentundo.%I', name),
+      hint = 'Code in a constraint of a tracked table may have done it: find out whose. "agentundo upgrade" makes the function anew.';
+  end if;
 end
 $body$;
 
-create or replace function agentundo._act(statement text, path text, a agentundo._decision[]) returns setof bigint[]
+create or replace function agentundo._look(
+  statement text, path text default null, a agentundo._decision[] default null, b agentundo._decision[] default null,
+  c agentundo._decision[] default null, d agentundo._decision[] default null,
+  e bigint[] default null, f bigint[] default null, g bigint[] default null, h bigint[] default null)
+returns setof record language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
+$body$
+begin
+  perform agentundo._require_unaltered('_look');
+  return query execute statement using a, b, c, d, path, e, f, g, h;
+end
+$body$;
+
+create or replace function agentundo._act(statement text, path text default null, a agentundo._decision[] default null) returns setof bigint[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
 $body$
 begin
-  if a is null then
+  perform agentundo._require_unaltered('_act');
+  if statement like 'set constraints%' then
     execute statement;
   else
     return query execute statement using a, null, null, null, path;
@@ -168,14 +190,26 @@ begin
 end
 $body$;
 
+-- Ours they are, the worker's they become, whoever was let in goes.
 do $body$
+declare
+  guest record;
 begin
+  for guest in
+    select p.oid::regprocedure as function, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as role
+    from pg_proc p cross join lateral aclexplode(p.proacl) a
+    where p.pronamespace = 'agentundo'::regnamespace and p.proname in ('_look', '_act') and a.grantee <> p.proowner
+  loop
+    execute format('revoke all on function %s from %s', guest.function, guest.role);
+  end loop;
+  execute 'revoke all on function agentundo._look, agentundo._act from public';
   if current_user = 'agentundo_owner' and to_regrole('agentundo_worker') is not null and pg_has_role('agentundo_worker', 'member') then
     grant usage, create on schema agentundo to agentundo_worker;
-    alter function agentundo._look(text, text, agentundo._decision[], agentundo._decision[], agentundo._decision[], agentundo._decision[]) owner to agentundo_worker;
-    alter function agentundo._act(text, text, agentundo._decision[]) owner to agentundo_worker;
+    alter function agentundo._look owner to agentundo_worker;
+    alter function agentundo._act owner to agentundo_worker;
     revoke create on schema agentundo from agentundo_worker;
     grant usage on schema agentundo_history to agentundo_worker;
+    grant select on agentundo._change, agentundo._revert, agentundo._reverted, agentundo._erased to agentundo_worker;
   end if;
 end
 $body$;
@@ -201,20 +235,16 @@ begin
   if p.prokind <> 'f' or p.proretset or p.prorettype <> 'boolean'::regtype or oidvectortypes(p.proargtypes) <> 'text, text, text' then
     perform agentundo._fail('22023', format('agentundo: %s cannot be the policy %s', function, name),
       'It must be a function (invocation text, person text, scope text) that returns boolean.');
-  elsif not p.prosecdef and not pg_has_role(p.proowner, current_user, 'usage') then
-    -- It would run with our rights, and its owner, who has not got them, can replace it at any time.
-    perform agentundo._fail('UN003', format('agentundo: %s would run with the rights of %s', function, current_user),
-      format('Run "alter function %s security definer" as its owner.', function));
-  elsif not has_function_privilege(current_user, function, 'execute') or not has_schema_privilege(current_user, p.pronamespace, 'usage') then
-    perform agentundo._fail('UN003', format('agentundo: %s may not call %s', current_user, function),
-      format('Run "grant usage on schema %I to %I" and "grant execute on function %s to %I".', p.pronamespace::regnamespace::name, current_user, function, current_user));
+  elsif not has_function_privilege(agentundo._worker(), function, 'execute') or not has_schema_privilege(agentundo._worker(), p.pronamespace, 'usage') then
+    perform agentundo._fail('UN003', format('agentundo: %s may not call %s', agentundo._worker(), function),
+      format('Run "grant usage on schema %I to %I" and "grant execute on function %s to %I".', p.pronamespace::regnamespace::name, agentundo._worker(), function, agentundo._worker()));
   end if;
   insert into agentundo._policy values (set_policy.name, set_policy.function)
   on conflict on constraint _policy_pkey do update set function = excluded.function;
 end
 $body$;
 comment on function agentundo.set_policy(text, regprocedure) is
-  'Registers your own function (invocation text, person text, scope text) returns boolean that decides who else may revert through the application; null takes it away. An upgrade never touches it. It is called with an empty search_path: qualify what it reads.';
+  'Registers your own function (invocation text, person text, scope text) returns boolean that decides who else may revert through the application; null takes it away. An upgrade never touches it. It is called by agentundo_worker with an empty search_path: qualify what it reads, and make it SECURITY DEFINER if it needs rights of its own.';
 
 create or replace function agentundo.set_scope_owner(scope text, person text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as

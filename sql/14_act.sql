@@ -255,7 +255,7 @@ begin
      and exists (select from agentundo._tracked t cross join lateral agentundo._levels(t.relation, t.kind) m
                  where t.id = any (tables) and m in (c.conrelid, c.confrelid));
   if names is not null then
-    perform agentundo._act('set constraints ' || names || ' immediate', null, null);  -- deferred triggers of the user's run now
+    perform agentundo._act('set constraints ' || names || ' immediate');  -- deferred triggers of the user's run now
   end if;
   if deferred is not null then
     execute 'set constraints ' || deferred || ' deferred';

@@ -12,6 +12,9 @@
 -- and schemas is revoked where it was granted to a role of ours; where everything belongs to the
 -- installing role, nobody can tell our grants from its own, and they stay.
 
+-- What others have put into the search_path of whoever runs this must not run with his rights.
+set local search_path = pg_catalog, pg_temp;
+
 do $body$
 declare
   keep boolean := coalesce(current_setting('agentundo.keep_history', true), '') = 'on';
@@ -37,9 +40,10 @@ begin
     from pg_class c join pg_namespace n on n.oid = c.relnamespace cross join lateral aclexplode(c.relacl) a
     where n.nspname not in ('agentundo', 'agentundo_history') and c.relowner <> all (ours) and a.grantee = any (ours)
   loop
-    select p.oid into deputy from pg_proc p
-     where p.pronamespace = to_regnamespace('agentundo_history') and p.proname like '\_deputy\_%' and p.proowner = granted.owner
-     order by p.oid limit 1;
+    deputy := null;
+    if to_regprocedure('agentundo._deputy(regclass)') is not null then
+      deputy := agentundo._deputy(granted.relation::regclass);
+    end if;
     begin
       if deputy is not null then
         execute format('select %s(''revoke'', $1, null, null)', deputy) using granted.relation::regclass;
