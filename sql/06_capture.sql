@@ -64,6 +64,23 @@ begin
 end
 $body$;
 
+-- For row triggers: a cheap sum over the columns, and the thorough look where it differs.
+create or replace function agentundo._columns_seen(relation oid) returns numeric
+language sql stable as
+$body$
+  select pg_catalog.sum(pg_catalog.hashtextextended(pg_catalog.format('%s %s %s %s', a.attnum, a.attname, a.atttypid, a.attgenerated), 0))
+  from pg_catalog.pg_attribute a
+  where a.attrelid operator(pg_catalog.=) $1 and a.attnum operator(pg_catalog.>) 0 and not a.attisdropped
+$body$;
+
+create or replace function agentundo._check_shape(member int) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  perform agentundo._shape_ok(member);
+end
+$body$;
+
 create or replace function agentundo._refuse_id(id text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -170,27 +187,29 @@ begin
       end if;
     end if;$sql$, t.id);
   else
-    -- Row triggers. Nothing but a mention of the table makes their plans follow its shape.
-    change := format(change, 'agentundo_op',
-      format('(select 1 where agentundo._shape_ok(%s) or exists (select from only %s)) agentundo_counted (n)', m.id, m.relation));
+    -- Row triggers. Their plans do not follow the table's shape, so they look themselves.
+    change := format(change, 'agentundo_op', '(select 1) agentundo_counted (n)');
     images_old := format('
       insert into %s (_change, _image%s) values (agentundo_block.agentundo_change, ''O''%s);', t.history, history_list, coalesce(', ' || old_values, ''));
     images_new := format('
       insert into %s (_change, _image%s) values (agentundo_block.agentundo_change, ''N''%s);', t.history, history_list, coalesce(', ' || new_values, ''));
-    body := format($sql$%s
+    body := format($sql$
+    if agentundo._columns_seen(tg_relid) operator(pg_catalog.<>) %s::pg_catalog.numeric then
+      perform agentundo._check_shape(%s);
+    end if;%s
     if agentundo_op operator(pg_catalog.<>) 'I' then%s
     end if;
     if agentundo_op operator(pg_catalog.<>) 'D' then%s
-    end if;$sql$, change, images_old, images_new);
+    end if;$sql$, agentundo._columns_seen(m.relation), m.id, change, images_old, images_new);
     -- The statement trigger beside them only looks whether a table that inherits is unknown to us.
     tail := format($sql$
     if pg_catalog.current_setting('agentundo.restoring', true) operator(pg_catalog.=) 'on' then
       if agentundo._counted(%1$s, agentundo_op, case when tg_level operator(pg_catalog.=) 'ROW' then 1 else 0 end) then return null; end if;
     end if;
     if tg_level operator(pg_catalog.=) 'STATEMENT' then
-      perform from (select 1) agentundo_known where agentundo._shape_ok(%2$s) or exists (select from only %3$s);
+      perform agentundo._check_shape(%2$s);
       return null;
-    end if;$sql$, t.id, m.id, m.relation);
+    end if;$sql$, t.id, m.id);
   end if;
 
   body := format($plpgsql$
@@ -233,6 +252,7 @@ declare
   copied bigint;
   history_list text;
   picked text;
+  typed text;
 begin
   select * into m from agentundo._member where relation = tg_relid;
   select * into t from agentundo._tracked where id = m.tracked;
@@ -268,14 +288,15 @@ begin
   if pg_relation_filenode(tg_relid) is null then
     return null;
   end if;
-  select string_agg(quote_ident(c.history_column), ', '), string_agg(agentundo._stored('t', c.name, a.atttypid), ', ')
-    into history_list, picked
+  select string_agg(quote_ident(c.history_column), ', '), string_agg(agentundo._stored('t', c.name, a.atttypid), ', '),
+         string_agg(format('%I %s', c.history_column, c.type), ', ')
+    into history_list, picked, typed
     from agentundo._column c
     join pg_attribute a on a.attrelid = tg_relid and a.attname = c.name and not a.attisdropped
    where c.tracked = t.id and c.until_change is null;
   number := nextval('agentundo._change_number');
-  execute format('insert into %s (_change, _image%s) select $1, ''O''%s from only %s t',
-      t.history, coalesce(', ' || history_list, ''), coalesce(', ' || picked, ''), tg_relid::regclass) using number;
+  execute format('insert into %s (_change, _image, %s) select $1, ''O'', image.* from agentundo._look(%L) as image (%s)',
+      t.history, history_list, format('select %s from only %s t', picked, tg_relid::regclass), typed) using number;
   get diagnostics copied = row_count;
   if copied > 0 then
     insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, invocation, application, run, step, tool, actor, on_behalf_of, scope)

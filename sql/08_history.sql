@@ -515,7 +515,8 @@ declare
   writes text;
 begin
   perform agentundo._require_sight(t), agentundo._check_key(t, key);
-  execute format('select string_agg(t.xmin::text, '' '' order by t.xmin::text) from %s t where %s', agentundo._from(t), agentundo._match_sql(t.id, 't', 'table', '$1')) into writes using key;
+  select * into writes from agentundo._look(format('select string_agg(t.xmin::text, '' '' order by t.xmin::text) from %s t where %s',
+    agentundo._from(t), agentundo._match_sql(t.id, 't', 'table', quote_literal(key::text) || '::jsonb'))) as found (writes text);
   return agentundo._version(writes);
 end
 $body$;

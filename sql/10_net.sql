@@ -11,7 +11,10 @@
 --     a segment boundary. Only the last segment can go back.
 --
 -- Images are compared as stored (the operator *=), over explicit column lists without generated
--- columns, never with =. Everything here is a pure SELECT over one snapshot.
+-- columns, never with =. Everything here is a pure SELECT over one snapshot, executed by agentundo_worker
+-- (_look() in 09_guard.sql): $6 are the changes of the set, $7 those of its own reverts and redos, $8 those
+-- of standing reverts; $9 are four numbers: changes up to the first are compared by image alone, rows of
+-- changes up to the second are gone by TRUNCATE, the third is where places begin, the fourth the table.
 
 -- Is a change somebody else's write? A change that a standing revert took back and that revert's own
 -- change cancel each other, as if neither had been. A condition over the alias, as text.
@@ -23,34 +26,34 @@ $body$
     and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.xid = %1$I.xid and v.standing))$sql$, alias)
 $body$;
 
--- The versions that reverts and redos have left in a table ($1). A row that one of them brought to the very
+-- The versions that reverts and redos have left in a table. A row that one of them brought to the very
 -- image that our set had left is as our set left it, if no stranger wrote it in between.
 create or replace function agentundo._undo_versions_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$
-  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid and c.tracked = $1'
+  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid and c.tracked = $9[4]::int'
 $body$;
 
--- The part of the statement that both kinds of tables begin with: the changes of the set ($2), those by
--- others in the same transactions ($3 are the set's own reverts and redos), and the set's images. Rows
--- that a standing revert ($5: its changes) has taken back already are left out, change by change.
+-- The part of the statement that both kinds of tables begin with: the changes of the set ($6), those by
+-- others in the same transactions ($7 are the set's own reverts and redos), and the set's images. Rows
+-- that a standing revert ($8: its changes) has taken back already are left out, change by change.
 create or replace function agentundo._net_head(history regclass, key_list text, settled_key text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$
   with change as materialized (
     select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation
-    from agentundo._change c where c.tracked = $1 and c.change = any ($2)),
+    from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
   foreigner as materialized (
     select f.change, f.xid, coalesce(f.source, f.change) as source
     from agentundo._change f
-    where f.tracked = $1 and f.xid in (select xid from change) and f.change <> all ($2) and f.change <> all ($3) and %3$s),
+    where f.tracked = $9[4]::int and f.xid in (select xid from change) and f.change <> all ($6) and f.change <> all ($7) and %3$s),
   settled as materialized (
     select distinct v.number, v.invocations%2$s
     from agentundo._change f
     join agentundo._revert v on v.id = f.invocation and v.xid = f.xid
     join %1$s h on h._change = coalesce(f.source, f.change)
-    where f.tracked = $1 and f.change = any ($5)),
+    where f.tracked = $9[4]::int and f.change = any ($8)),
   image as materialized (
     select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid%2$s
     from change c join %1$s h on h._change = c.source
@@ -83,26 +86,26 @@ $body$;
 -- cancel out are not reported. Places are counted from `first_place`.
 create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[], settled bigint[], first_place int)
 returns agentundo._decision[] language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
   statement text;
   decisions agentundo._decision[];
   straight boolean;
+  gone boolean;
 begin
   select * into t from agentundo._tracked where id = tracked_id;
   straight := agentundo._is_straight(t, changes);
-  if t.relation is null or not exists (select from pg_class where oid = t.relation and relkind in ('r', 'p')) then
+  gone := t.relation is null or not exists (select from pg_class where oid = t.relation and relkind in ('r', 'p'));
+  if gone then
     -- Dropped since, or made something else: nothing to compare with, and nothing can be put back.
-    statement := $sql$
-      select $1, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
+    statement := format($sql$
+      select $9[4]::int, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
         'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
-        jsonb_build_object('hint', format('Table %s is gone.', t.name), 'rows', c.rows)
-      from agentundo._change c join agentundo._tracked t on t.id = c.tracked where c.change = any ($2) and c.tracked = $1$sql$;
+        jsonb_build_object('hint', %L, 'rows', c.rows)
+      from agentundo._change c where c.change = any ($6) and c.tracked = $9[4]::int$sql$, format('Table %s is gone.', t.name));
   else
-    -- The table before its history, as everybody locks them who changes either.
-    execute format('select from %s where false', agentundo._from(t));
     statement := case
       when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
       when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
@@ -111,21 +114,24 @@ begin
       statement := format($sql$
         select * from (%s) net
         union all
-        select $1, c.change, null, null, null, null, c.change, c.change,
+        select $9[4]::int, c.change, null, null, null, null, c.change, c.change,
           'none', 'conflict', 'erased', null, null, null, min(case when c.operation = 'U' then 'moved' end), null
         from agentundo._change c
-        join agentundo._erased e on e.tracked = $1 and e.change = coalesce(c.source, c.change)
-        where c.change = any ($2) and c.tracked = $1
+        join agentundo._erased e on e.tracked = $9[4]::int and e.change = coalesce(c.source, c.change)
+        where c.change = any ($6) and c.tracked = $9[4]::int
         group by c.change$sql$, statement);
     end if;
   end if;
   loop
-    execute format($sql$
+    -- The table is named before its history, as everybody locks them who changes either.
+    select * into decisions from agentundo._look(format($sql$
+      with agentundo_first as (select from %s where false)
       select coalesce(array_agg(decision), '{}')
-      from (select row(($7 + row_number() over ())::int, net.*)::agentundo._decision as decision from (%s) net) numbered$sql$, statement)
-      into decisions
-      using tracked_id, changes, family, agentundo._trusted_after(), settled,
-        (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place;
+      from (select row(($9[3] + row_number() over ())::int, net.*)::agentundo._decision as decision from (%s) net) numbered$sql$,
+        case when gone then 'pg_class' else agentundo._from(t) end, statement),
+      e => changes, f => family, g => settled,
+      h => array[agentundo._trusted_after(), (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place, tracked_id])
+      as net (decisions agentundo._decision[]);
     exit when not straight or agentundo._stayed_straight(t, changes, decisions);
     straight := false;
     statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes));
@@ -198,7 +204,7 @@ create or replace function agentundo._verdict_sql(t agentundo._tracked) returns 
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$
-  select $1, change, part, cur, before, after,
+  select $9[4]::int, change, part, cur, before, after,
     case when before is not null then before_change end, case when after is not null then after_change end,
     case when before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when after is null and cur is null then 'insert'
       when cur is null then 'insert' else 'update' end,
@@ -231,7 +237,7 @@ begin
   select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);
   return agentundo._fill($sql$
   with change as materialized (
-    select c.change, c.xmin::text::bigint as version, c.filenode from agentundo._change c where c.tracked = $1 and c.change = any ($2)),
+    select c.change, c.xmin::text::bigint as version, c.filenode from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
   net as (
     select {{keys}}, o.tid as before, n.tid as after
     from (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{old}}' and {{has_old}}) o
@@ -242,8 +248,8 @@ begin
     from change c
     cross join net n
     left join {{lookup}} r on {{in_table}}
-    cross join lateral (select c.change <= $4
-      or c.change > $6 and n.after is not null and c.filenode is not null and r.ctid is not null and c.filenode <> pg_relation_filenode(r.tableoid)) v (by_value)
+    cross join lateral (select c.change <= $9[1]
+      or c.change > $9[2] and n.after is not null and c.filenode is not null and r.ctid is not null and c.filenode <> pg_relation_filenode(r.tableoid)) v (by_value)
     left join lateral (
       select case when v.by_value then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
@@ -316,7 +322,7 @@ begin
     from agentundo._change f
     join chain c on f.change > c.first_change and f.change < c.last_change
     join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_chain}}
-    where f.tracked = $1 and f.change <> all ($2) and f.change <> all ($3) and {{stranger}}
+    where f.tracked = $9[4]::int and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
       and f.change between (select min(first_change) from chain) and (select max(last_change) from chain)),
   cut as (
     select hop.*, case when lag(says_after) over w is distinct from says_before and lag(last_change) over w is not null
@@ -348,7 +354,7 @@ begin
     select x.revert, f.change, (h._image = 'N') <> f.inverted as new, {{h_keys}}, {{foreign_image}} as says
     from agentundo._reverted x
     join agentundo._revert v on v.id = x.revert and v.standing and v.number > (select max(change) from change)
-    join agentundo._change f on f.change = x.change and f.tracked = $1 and f.change < (select min(change) from change)
+    join agentundo._change f on f.change = x.change and f.tracked = $9[4]::int and f.change < (select min(change) from change)
     join {{history}} h on h._change = coalesce(f.source, f.change)),
   resurrected as (   -- a row that it had made, out of nothing, and that nobody else has written before us: it is not to come back
     select i.tid as before
@@ -359,12 +365,12 @@ begin
       and (select count(*) filter (where w.new) > count(*) filter (where not w.new) from undone w where w.revert = u.revert and {{same_undone}})
       and not exists (
         select from agentundo._change f join {{history}} s on s._change = coalesce(f.source, f.change)
-        where f.tracked = $1 and f.change > u.change and f.change < i.change and {{written_between}} and {{stranger}})),
+        where f.tracked = $9[4]::int and f.change > u.change and f.change < i.change and {{written_between}} and {{stranger}})),
   compared as (
     select n.*, rs.tid is not null as resurrected, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
       n.before is null and n.after is not null and bc.operation = 'U' or n.after is null and n.before is not null and ac.operation = 'U' as moved,
       a.matches, b.matches as back,
-      (n.change <= $4 or (n.change > $6 and ac.filenode is not null and r.ctid is not null and ac.filenode <> pg_relation_filenode(r.tableoid))) as by_value,
+      (n.change <= $9[1] or (n.change > $9[2] and ac.filenode is not null and r.ctid is not null and ac.filenode <> pg_relation_filenode(r.tableoid))) as by_value,
       l.{{first_key}} is not null as written_again
     from net n
     left join {{lookup}} r on {{in_table}}
@@ -372,7 +378,7 @@ begin
     left join (select distinct before as tid from resurrected) rs on rs.tid = n.before
     left join change ac on ac.change = n.after_change
     left join change bc on bc.change = n.before_change
-    left join lateral (select case when n.change <= $4 or (n.change > $6 and ac.filenode is not null and ac.filenode <> pg_relation_filenode(r.tableoid))
+    left join lateral (select case when n.change <= $9[1] or (n.change > $9[2] and ac.filenode is not null and ac.filenode <> pg_relation_filenode(r.tableoid))
         then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true
     left join lateral (select {{before}} operator(pg_catalog.*=) {{row}} as matches
@@ -382,13 +388,13 @@ begin
   stranger as materialized (
     select max(f.change) as change, {{h_keys}}
     from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change)
-    where f.tracked = $1 and f.change > (select min(change) from change) and f.change <> all ($2) and f.change <> all ($3) and {{stranger}}
+    where f.tracked = $9[4]::int and f.change > (select min(change) from change) and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
       and exists (select from suspect)
     group by {{h_keys}}),
   judged as materialized (
     select compared.*, matches and not written_again and (by_value or version = own_version or version = any (versions)
         or version in ({{undo_versions}}) and not exists (select from stranger s where {{stranger_compared}} and s.change > compared.change)) as untouched,
-      back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $1 and f.change = any ($3)) as taken_back,
+      back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $9[4]::int and f.change = any ($7)) as taken_back,
       case when segments > 1 then (select min(st.tid)::text from state st where st.id = compared.chain) end as at
     from compared)
 $sql$, jsonb_build_object(
@@ -416,7 +422,7 @@ $body$
     union all   -- what reverts and redos of the set have done to such rows already
     select f.change, (h._image = 'O') <> f.inverted, h.ctid, true
     from agentundo._change f join %1$s h on h._change = coalesce(f.source, f.change)
-    where f.tracked = $1 and f.change = any ($3)),
+    where f.tracked = $9[4]::int and f.change = any ($7)),
   said as (
     select e.*, dense_rank() over (order by %2$s using operator(pg_catalog.*<)) as says from every e join %1$s h on h.ctid = e.tid),
   tally as (
@@ -431,23 +437,23 @@ $body$
     from said group by says),
   candidate as (
     select y.says, r.tableoid as part, r.ctid as cur,
-      r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) or y.after_change <= $4
+      r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) or y.after_change <= $9[1]
         or r.xmin::text::bigint in (%6$s)
-        or y.after_change > $6 and exists (select from agentundo._change c where c.change = y.after_change and c.filenode <> pg_relation_filenode(r.tableoid)) as untouched
+        or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and c.filenode <> pg_relation_filenode(r.tableoid)) as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
     where y.surplus > 0),
   placed as (
     select *, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
-  select $1, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
+  select $9[4]::int, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
     case when p.cur is null then 'none' else 'delete' end,
     case when p.cur is null then case when n.place <= y.surplus - y.gone then 'conflict' else 'done' end when p.untouched then 'ok' else 'conflict' end,
     case when p.cur is null then case when n.place <= y.surplus - y.gone then 'row_changed' end when not p.untouched then 'row_rewritten' end,
-    case when y.after_change <= $4 then 'value' else 'version' end, null::text[], null::jsonb, case when y.moved then 'moved' end, null::jsonb
+    case when y.after_change <= $9[1] then 'value' else 'version' end, null::text[], null::jsonb, case when y.moved then 'moved' end, null::jsonb
   from tally y cross join lateral generate_series(1, y.surplus) n (place)
   left join placed p on p.says = y.says and p.place = n.place
   where y.surplus > 0
   union all
-  select $1, y.change, null, null, y.before, null, y.before_change, null, 'insert', 'ok', null, 'version', null, null, case when y.moved then 'moved' end, null
+  select $9[4]::int, y.change, null, null, y.before, null, y.before_change, null, 'insert', 'ok', null, 'version', null, null, case when y.moved then 'moved' end, null
   from tally y cross join lateral generate_series(1, -y.surplus + y.gone) n (place)
   where y.surplus < 0$sql$,
     t.history, agentundo._image_row(t.id, 'h', 'e.change'),

@@ -87,7 +87,7 @@ $body$;
 -- delta columns.
 create or replace function agentundo._differences(
   t agentundo._tracked, d agentundo._decision[], changes bigint[], family bigint[], merge boolean) returns agentundo._difference[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   items agentundo._difference[];
@@ -108,28 +108,29 @@ begin
     join agentundo._image_columns(t.id, 'a', 'd.after_change') a on a.attnum = c.attnum
     left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = c.attnum and m.rule = 'delta'
    where c.live;
-  execute format($sql$
+  select * into items from agentundo._look(format($sql$
     select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
       array_remove(array[%1$s]::text[], null),
       array_remove(array[%2$s]::text[], null),
-      case when $5 and %8$L = 'all' then (
+      case when %13$s and %8$L = 'all' then (
         select array_agg(distinct y.name)
         from agentundo._change f
         join %4$s n on n._change = coalesce(f.source, f.change) and (n._image = 'N') <> f.inverted and %6$s
         join %4$s o on o._change = n._change and o._image <> n._image and %7$s
         cross join lateral unnest(array_remove(array[%3$s]::text[], null)) y (name)
-        where f.tracked = d.tracked and f.change > d.after_change and f.change <> all ($3) and f.change <> all ($4) and %11$s) end,
-      case when $5 and %10$L <> '' then (
+        where f.tracked = d.tracked and f.change > d.after_change and f.change <> all ($6) and f.change <> all ($7) and %11$s) end,
+      case when %13$s and %10$L <> '' then (
         select jsonb_build_object(%10$s) from agentundo._change x join %4$s h on h._change = coalesce(x.source, x.change) and %9$s
-        where x.tracked = d.tracked and x.change = any ($3)) end)::agentundo._difference)
+        where x.tracked = d.tracked and x.change = any ($6)) end)::agentundo._difference)
     from unnest($1) d
     join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
     left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
-    where d.tracked = $2 and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
+    where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
     ours, theirs, captured, t.history, agentundo._from(t),
-    agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stranger_sql('f'))
-    into items using d, t.id, changes, family, merge;
+    agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stranger_sql('f'),
+    t.id, merge::text),
+    null, d, e => changes, f => family) as found (items agentundo._difference[]);
   return coalesce(items, '{}');
 end
 $body$;

@@ -128,26 +128,26 @@ declare
 begin
   for t in select * from agentundo._tracked x where x.relation is not null and x.id in (select y.tracked from unnest(d) y where y.status = 'conflict') loop
     -- the last writer of the row itself
-    execute format($sql$
+    select * into more from agentundo._look(format($sql$
       select array_agg(distinct c.invocation)
       from unnest($1) x
       join lateral (select r.xmin::text::bigint as version from %s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
       join agentundo._change c on c.tracked = x.tracked and c.change > x.change and c.xmin::text::bigint = r.version
-      where x.tracked = $2 and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$,
-      agentundo._from(t)) into more using d, t.id;
+      where x.tracked = %s and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$,
+      agentundo._from(t), t.id), null, d) as found (invocations text[]);
     found := found || coalesce(more, '{}');
     -- who deleted it, or wrote in between two of ours
     same_key := agentundo._same_key(t.id, 'h', 'k');
     if same_key is not null then
-      execute format($sql$
+      select * into more from agentundo._look(format($sql$
         select array_agg(distinct c.invocation)
         from unnest($1) x
         join lateral (select * from %1$s k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
-        join agentundo._change c on c.tracked = x.tracked and c.change <> all ($4) and c.invocation <> all ($3)
+        join agentundo._change c on c.tracked = x.tracked and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
          and (c.change > x.change or x.detail ? 'segments')
         join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
-        where x.tracked = $2 and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, t.history, same_key)
-        into more using d, t.id, ids, uncovered;
+        where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, t.history, same_key, t.id, ids),
+        null, d, e => uncovered) as found (invocations text[]);
       found := found || coalesce(more, '{}');
     end if;
   end loop;
@@ -255,14 +255,15 @@ $body$;
 
 -- Decisions as people and programs read them: newest first, with values.
 create or replace function agentundo._show(d agentundo._decision[]) returns setof agentundo.plan_row
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+#variable_conflict use_column
 declare
   t agentundo._tracked;
   sources text[] := array[]::text[];
 begin
   for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y) order by x.id loop
-    if t.relation is null or not exists (select from pg_class where oid = t.relation) then
+    if t.relation is null or not exists (select from pg_class where oid = t.relation and relkind in ('r', 'p')) then
       sources := sources || format($sql$
         select x.place, null::jsonb as key, null::jsonb as before, null::jsonb as after, null::jsonb as current
         from unnest($1) x where x.tracked = %s$sql$, t.id);
@@ -287,20 +288,21 @@ begin
   if sources = '{}' then
     return;
   end if;
-  return query execute format($sql$
-    with shown as (%s)
+  return query
+    with shown as (
+      select * from agentundo._look(array_to_string(sources, ' union all '), null, d) as s (place int, key jsonb, before jsonb, after jsonb, current jsonb))
     select coalesce(i.step, c.step), c.invocation, coalesce(t.relation::text, t.name), s.key,
       case when x.status in ('done', 'conflict') and x.action = 'none' then 'none' else x.action end, x.status, x.reason, x.columns,
       case when x.reason = 'not_visible' then null else s.before end, case when x.reason = 'not_visible' then null else s.after end,
       case when x.reason = 'not_visible' then null else s.current end,
       nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', (
         select jsonb_object_agg(k, v) from jsonb_each(x.delta) e (k, v) where t.relation is not null and (has_column_privilege(agentundo._caller(), t.relation::oid, k, 'select') or agentundo._owner())), 'unit', x.unit)), '{}')
-    from unnest($1) x
+    from unnest(d) x
     join shown s on s.place = x.place
     join agentundo._tracked t on t.id = x.tracked
     join agentundo._change c on c.change = x.change
     left join agentundo._invocation i on i.id = c.invocation
-    order by x.change desc, x.place$sql$, array_to_string(sources, ' union all ')) using d;
+    order by x.change desc, x.place;
 end
 $body$;
 

@@ -145,15 +145,15 @@ begin
   end if;
   weak := not exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)))
     and not exists (select from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id and c.operation <> 'U');
-  execute format($sql$
-    select count(*) from (
+  perform agentundo._act(format($sql$
+    select array[count(*)] from (
       select from (
         select distinct %1$s from agentundo._change c join %2$s h on h._change = coalesce(c.source, c.change)
-        where c.change = any ($1) and c.tracked = $2) k
+        where c.change = any (%7$L::bigint[]) and c.tracked = %8$s) k
       join %3$s r on %4$s
       order by %5$s for %6$s of r) locked$sql$,
-    agentundo._key_list(tracked_id, 'h'), t.history, agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end)
-  using changes, tracked_id;
+    agentundo._key_list(tracked_id, 'h'), t.history, agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end,
+    changes, t.id));
 end
 $body$;
 
@@ -223,17 +223,17 @@ declare
   as_planned boolean;
 begin
   select * into t from agentundo._tracked where id = tracked_id;
-  execute format($sql$
+  select * into as_planned from agentundo._look(format($sql$
     with written as materialized (
-      select r.* from %1$s r where r.xmin = (select c.xmin from agentundo._change c where c.invocation = $3 limit 1)),
+      select r.* from %1$s r where r.xmin = (select c.xmin from agentundo._change c where c.invocation = %5$L limit 1)),
     planned as (
       select d.place, d.status, exists (
           select from %2$s h join written r on %3$s operator(pg_catalog.*=) %4$s where h.ctid = d.before) as arrived
       from unnest($1) d
-      where d.tracked = $2 and d.status in ('ok', 'merge') and d.action in ('insert', 'update'))
+      where d.tracked = %6$s and d.status in ('ok', 'merge') and d.action in ('insert', 'update'))
     select (select count(*) from written) = (select count(*) from planned) and (select coalesce(bool_and(arrived and status = 'ok'), true) from planned)$sql$,
-    agentundo._from(t), t.history, agentundo._image_row(t.id, 'h', 'd.before_change', 'r'), agentundo._table_row(t.id, 'r'))
-    into as_planned using d, tracked_id, revert_id;
+    agentundo._from(t), t.history, agentundo._image_row(t.id, 'h', 'd.before_change', 'r'), agentundo._table_row(t.id, 'r'), revert_id, t.id),
+    null, d) as found (as_planned boolean);
   return as_planned;
 end
 $body$;
