@@ -77,7 +77,9 @@ $body$
 declare
   result alias for $0;
 begin
-  result := case when value is not null then format('%s', value) end;
+  if value is not null then
+    execute format('select %L::%s', format('%s', value), pg_typeof(kind)) into result;  -- a literal meets the input function only
+  end if;
   return result;
 end
 $body$;
