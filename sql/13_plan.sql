@@ -73,7 +73,7 @@ end
 $body$;
 
 create or replace function agentundo._unknown(id text) returns void
-language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   perform agentundo._fail('UN002', format('agentundo: there is no invocation %L', left(id, 255)),

@@ -143,6 +143,7 @@ begin
   if not task.aim <@ wanted then
     raise exception using errcode = 'UNR01';
   end if;
+  perform agentundo._unknown(ids[1]) from unnest(task.aim) u where redo and not agentundo._in_scope(u, agentundo._scope(scope));
   perform agentundo._require_known(ids || task.aim, scope);
   if not task.aim <@ ids then
     perform agentundo._require_revert(task.aim, scope, reverted_by);
@@ -258,8 +259,14 @@ begin
             hint = 'End the transaction that holds them (see pg_stat_activity and pg_blocking_pids), then call revert again. A higher lock_timeout makes it wait longer.';
         end if;
       when deadlock_detected or serialization_failure then
+        get stacked diagnostics complaint = message_text;
         if old_snapshot or clock_timestamp() > began + patience then
           raise;  -- only the caller can begin anew, with a new snapshot
+        elsif complaint like 'agentundo: a row changed%' then
+          if twice then
+            perform agentundo._broke('constraint', 'rows did not become what was written; a trigger that is to fire may keep them from it', null, null);
+          end if;
+          twice := true;
         end if;
       when unique_violation or exclusion_violation then
         get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;

@@ -1,4 +1,4 @@
--- 18  Grants: which role may call what; last of all the event triggers
+-- 18  Grants: which role may call what; last of all what only the installing role can do
 --
 -- PUBLIC gets nothing, not even USAGE of our schemas: a writer of a tracked table needs no right of
 -- ours, capture runs with the rights of its owner. The marker roles get the functions named here; most
@@ -79,5 +79,24 @@ begin
 exception when insufficient_privilege then
   raise notice 'agentundo: % may not create event triggers; changed tables are followed only by agentundo.sync()', current_user
     using hint = 'A superuser can add them with "agentundo upgrade". Until then call agentundo.sync() after every migration; tagged writes to a changed table are refused before that.';
+end
+$body$;
+
+-- What a deputy is may have changed. Whoever upgrades makes those anew for whose owners he may act.
+do $body$
+declare
+  level regclass;
+begin
+  for level in
+    select m.relation from agentundo._member m join pg_catalog.pg_class c on c.oid = m.relation
+    where agentundo._deputy(m.relation) is null order by m.relation::oid
+  loop
+    begin
+      perform agentundo._deputize(level);
+    exception when others then
+      raise notice 'agentundo: nothing acts for the owner of % any more: %', level, sqlerrm
+        using hint = format('Run "select agentundo.track(%L)" as its owner.', level::text);
+    end;
+  end loop;
 end
 $body$;

@@ -392,6 +392,29 @@ def test_upgrade_makes_private_functions_anew(server: Server, bare_dsn: str) -> 
         assert_same_dump(expected, dump(server, bare_dsn))
 
 
+def test_upgrade_makes_deputies_anew(bare_dsn: str) -> None:
+    """Only the text tells a true one: one of an earlier release acts no more."""
+    install(bare_dsn)
+    with opened(bare_dsn) as conn:
+        make_deals(conn)
+        former = snapshot(conn, "public.deals")
+        conn.execute("select agentundo.track('public.deals')")
+        agent_writes(conn, "call")
+        deputy = "from pg_proc where pronamespace = 'agentundo_history'::regnamespace"
+        name, body = (value(conn, f"select {what} {deputy}") for what in ("proname", "prosrc"))
+        conn.execute(
+            f"create or replace function agentundo_history.{name}"
+            "(task text, relation regclass, argument text, state text) returns void language"
+            f" plpgsql security definer as $deputy${body}-- of old\n$deputy$".encode()
+        )
+        problems = "select count(*) from agentundo.check() where severity = 'error'"
+        assert value(conn, problems) == 1
+        installer.upgrade(conn)
+        assert value(conn, problems) == 0
+        conn.execute("select agentundo.revert('call')")
+        assert_same(former, snapshot(conn, "public.deals"))
+
+
 @pytest.mark.parametrize("frozen", FROZEN, ids=lambda path: path.stem)
 def test_upgraded_install_equals_a_fresh_one(server: Server, bare_dsn: str, frozen: Path) -> None:
     with server.database(installed=True) as other:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Connect, Connection
 from tests.support.state import assert_same
-from tests.support.undo import revert
+from tests.support.undo import refused, revert
 from tests.support.undoing import (
     assert_refused,
     assert_restored_or_refused,
@@ -499,3 +499,17 @@ def test_a_trigger_that_writes_under_the_revert_stays_out_of_the_way(db: Connect
     # Both the restored row and the trigger want u, so refusing is right, too.
     if assert_restored_or_refused(db, call, former):
         assert db.execute("select v from t").fetchone() == (1,)
+
+
+def test_a_trigger_that_fires_and_keeps_rows_away_is_a_conflict(db: Connection) -> None:
+    """Trying again would change nothing."""
+    db.execute("create table t (id int primary key, v int); insert into t values (1, 1)")
+    track(db, "t")
+    call = write(db, "update t set v = 2")
+    trigger(db, "no", "before update on t", "return null;")
+    db.execute("select agentundo.set_trigger('t', 'no', 'fire')")
+    before = everything(db)
+    with refused("UN001") as caught:
+        revert(db, call)
+    assert "a trigger that is to fire may keep them from it" in caught.message
+    assert_same(before, everything(db))
