@@ -188,6 +188,7 @@ create table agentundo._revert (
   redo        boolean not null default false,
   standing    boolean not null default true,      -- false once it has been taken back itself
   partial     boolean not null default false,
+  reopened    boolean not null default false,     -- some of its rows have been done again: it covers nothing wholly
   on_conflict text not null,
   merge       boolean not null,
   reverted_by text,

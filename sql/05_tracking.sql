@@ -615,7 +615,7 @@ begin
     join agentundo._tracked x on x.active
     where d.classid = 'pg_class'::regclass
       and (x.relation = d.objid or x.relation = pg_partition_root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
-        or x.relation in (select agentundo._relatives(d.objid))
+        or x.relation in (select agentundo._relatives(d.objid)) or d.objid in (select agentundo._ancestors(x.relation))
         or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid))
     union
     select x.id from agentundo._tracked x

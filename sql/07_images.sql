@@ -112,6 +112,7 @@ $body$
   with piece as (
     select c.*, first_value(c.type) over w as newest_type, bool_or(c.live) over w as lives
     from agentundo._columns(tracked_id) c
+    where c.until_change is null or c.until_change > c.since_change  -- else it came and went without an image
     window w as (partition by c.attnum order by c.since_change desc)),
   usable as (
     select p.*, bool_and(agentundo._widens(p.type, p.newest_type)) over (partition by p.attnum order by p.since_change desc) as usable

@@ -167,7 +167,7 @@ select c.change, c.invocation, coalesce(i.run, c.run) as run, coalesce(i.step, c
   case c.operation when 'I' then 'insert' when 'U' then 'update' when 'D' then 'delete' else 'truncate' end as operation,
   c.rows, c.role, c.application as application_name, c.xid, c.at,
   (select v.id from agentundo._reverted r join agentundo._revert v on v.id = r.revert
-   where r.change = c.change and v.standing order by v.number desc limit 1) as covered_by
+   where r.change = c.change and v.standing and not v.reopened order by v.number desc limit 1) as covered_by
 from agentundo._change c
 left join agentundo._names t on t.tracked = c.tracked
 left join agentundo._invocation i on i.id = c.invocation;
@@ -182,7 +182,7 @@ select x.id, coalesce(i.run, f.run) as run, coalesce(i.step, f.step) as step, co
   coalesce(i.role, f.role) as role, coalesce(i.tool, f.tool) as tool, i.tier, i.model,
   case
     when c.open = 0 and (c.changes > 0 or i.purged_at is not null and not v.partial) then 'reverted'
-    when c.open < c.changes or v.partial then 'partially_reverted'
+    when c.open < c.changes or v.partial or v.reopened then 'partially_reverted'
     else coalesce(i.status, 'committed')
   end as status,
   coalesce(i.recorded, false) as recorded, i.input, i.result, i.error, i.meta,
@@ -202,7 +202,7 @@ left join agentundo._invocation i on i.id = x.id
 cross join lateral (
   select count(*) as changes, min(o.change) as first_change, min(o.at) as first_at, max(o.at) as last_at, sum(o.rows)::bigint as rows,
     count(*) filter (where not exists (
-      select from agentundo._reverted r join agentundo._revert w on w.id = r.revert where r.change = o.change and w.standing)) as open,
+      select from agentundo._reverted r join agentundo._revert w on w.id = r.revert where r.change = o.change and w.standing and not w.reopened)) as open,
     array_agg(distinct o.tracked) as tracked
   from agentundo._change o where o.invocation = x.id) c
 left join agentundo._change f on f.change = c.first_change
@@ -326,7 +326,7 @@ begin
         select coalesce(array_agg(distinct coalesce(i.tool, c.tool)) filter (where coalesce(i.tool, c.tool) is not null), '{}') as tools,
           coalesce(sum(c.rows), 0)::bigint as rows,
           coalesce(bool_or(not exists (
-            select from agentundo._reverted x join agentundo._revert v on v.id = x.revert where x.change = c.change and v.standing)), false) as undoable
+            select from agentundo._reverted x join agentundo._revert v on v.id = x.revert where x.change = c.change and v.standing and not v.reopened)), false) as undoable
         from unnest(agentundo._run_invocations(r.run)) m
         join agentundo._change c on c.invocation = m
         left join agentundo._invocation i on i.id = m

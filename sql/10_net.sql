@@ -22,7 +22,7 @@ create or replace function agentundo._stranger_sql(alias text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$(
-    not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing where u.change = %1$I.change)
+    not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing and not v.reopened where u.change = %1$I.change)
     and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.xid = %1$I.xid and v.standing))$sql$, alias)
 $body$;
 
@@ -34,31 +34,41 @@ $body$
   select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid and c.tracked = $9[4]::int'
 $body$;
 
--- The part of the statement that both kinds of tables begin with: the changes of the set ($6), those by
--- others in the same transactions ($7 are the set's own reverts and redos), and the set's images. Rows
--- that a standing revert ($8: its changes) has taken back already are left out, change by change.
-create or replace function agentundo._net_head(history regclass, key_list text, settled_key text) returns text
-language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+-- The part of the statement that both kinds of tables begin with: the changes of the set, those by others in
+-- the same transactions, and the set's images. Rows that a standing revert has taken back already, and no
+-- redo of it has done again, are left out, change by change.
+create or replace function agentundo._net_head(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select format($sql$
+  select agentundo._fill($sql$
   with change as materialized (
     select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation
     from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
   foreigner as materialized (
     select f.change, f.xid, coalesce(f.source, f.change) as source
     from agentundo._change f
-    where f.tracked = $9[4]::int and f.xid in (select xid from change) and f.change <> all ($6) and f.change <> all ($7) and %3$s),
+    where f.tracked = $9[4]::int and f.xid in (select xid from change) and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}),
   settled as materialized (
-    select distinct v.number, v.invocations%2$s
+    select distinct v.id, v.number, v.invocations{{keys}}
     from agentundo._change f
     join agentundo._revert v on v.id = f.invocation and v.xid = f.xid
-    join %1$s h on h._change = coalesce(f.source, f.change)
+    join {{history}} h on h._change = coalesce(f.source, f.change)
     where f.tracked = $9[4]::int and f.change = any ($8)),
+  redone as materialized (
+    select distinct v.number, v.invocations{{keys}}
+    from agentundo._revert v
+    join agentundo._change f on f.invocation = v.id and f.xid = v.xid and f.tracked = $9[4]::int
+    join {{history}} h on h._change = coalesce(f.source, f.change)
+    where v.standing and v.invocations && (select array_agg(s.id) from settled s)),
   image as materialized (
-    select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid%2$s
-    from change c join %1$s h on h._change = c.source
-    where not exists (select from settled s where %4$s and s.number > c.change and c.invocation = any (s.invocations)))$sql$,
-    history, key_list, agentundo._stranger_sql('f'), settled_key)
+    select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid{{keys}}
+    from change c join {{history}} h on h._change = c.source
+    where not exists (
+      select from settled s
+      where {{settled}} and s.number > c.change and c.invocation = any (s.invocations)
+        and not exists (select from redone r where {{redone}} and r.number > s.number and s.id = any (r.invocations))))$sql$,
+    jsonb_build_object('history', t.history, 'stranger', agentundo._stranger_sql('f'), 'keys', coalesce(', ' || agentundo._key_list(t.id, 'h'), ''),
+      'settled', coalesce(agentundo._same_key(t.id, 'h', 's'), 'false'), 'redone', coalesce(agentundo._same_key(t.id, 'h', 'r'), 'false')))
 $body$;
 
 -- Changes up to this number are compared by image alone: their xmins come from before a logical copy.
@@ -276,7 +286,7 @@ declare
   keys text := (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k);
   first_key text := (select quote_ident(k.history_column) from agentundo._key(t.id) k where k.place = 1);
 begin
-  return agentundo._net_head(t.history, ', ' || agentundo._key_list(t.id, 'h'), agentundo._same_key(t.id, 'h', 's')) || agentundo._fill($sql$,
+  return agentundo._net_head(t) || agentundo._fill($sql$,
   touched as materialized (
     select {{keys}}, count(*) filter (where old) as olds, count(*) filter (where not old) as news,
       min(change) as first_change, max(change) as last_change,
@@ -353,7 +363,7 @@ begin
   undone as (   -- what was undone after ours although it came before
     select x.revert, f.change, (h._image = 'N') <> f.inverted as new, {{h_keys}}, {{foreign_image}} as says
     from agentundo._reverted x
-    join agentundo._revert v on v.id = x.revert and v.standing and v.number > (select max(change) from change)
+    join agentundo._revert v on v.id = x.revert and v.standing and not v.reopened and v.number > (select max(change) from change)
     join agentundo._change f on f.change = x.change and f.tracked = $9[4]::int and f.change < (select min(change) from change)
     join {{history}} h on h._change = coalesce(f.source, f.change)),
   resurrected as (   -- a row that it had made, out of nothing, and that nobody else has written before us: it is not to come back
@@ -416,13 +426,16 @@ $body$;
 create or replace function agentundo._net_keyless_sql(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select agentundo._net_head(t.history, '', 'false') || format($sql$,
+  select agentundo._net_head(t) || format($sql$,
   every as (
     select i.change, i.old, i.tid, false as family from image i
     union all   -- what reverts and redos of the set have done to such rows already
     select f.change, (h._image = 'O') <> f.inverted, h.ctid, true
     from agentundo._change f join %1$s h on h._change = coalesce(f.source, f.change)
-    where f.tracked = $9[4]::int and f.change = any ($7)),
+    where f.tracked = $9[4]::int and f.change = any ($7)
+      and not exists (   -- but for those that took back what is no longer in the set
+        select from agentundo._revert v join agentundo._reverted x on x.revert = v.id join agentundo._change c on c.change = x.change
+        where v.id = f.invocation and v.xid = f.xid and v.standing and not v.reopened and c.tracked = f.tracked and c.change <> all ($7))),
   said as (
     select e.*, dense_rank() over (order by %2$s using operator(pg_catalog.*<)) as says from every e join %1$s h on h.ctid = e.tid),
   tally as (

@@ -200,12 +200,22 @@ begin
       select from unnest($2) a
       where a.cur = r."agentundo.ctid" and a.part = r."agentundo.table" and (
         a.action = 'delete' or a.place = k."agentundo.place"
-        or (k."agentundo.cur" is null or %9$s) and not exists (select from k x where x."agentundo.place" = a.place and %10$s)))$sql$,
+        or (k."agentundo.cur" is null or %9$s) and not exists (select from k x where x."agentundo.place" = a.place and %10$s)))
+    union all   -- two rows of the plan had it one after the other: the older gives way
+    select k."agentundo.place", 'unique_taken', %5$L, %6$L, null::bigint, null::int
+    from k join k x on %10$s and x."agentundo.place" <> k."agentundo.place"
+    join unnest($1) d on d.place = k."agentundo.place" join unnest($1) newer on newer.place = x."agentundo.place"
+    where (newer.change, newer.place) > (d.change, d.place)$sql$,
     agentundo._target_sql(t.id, '$1'), picked, predicate, agentundo._from(t),
     (select c.relname from pg_class c where c.oid = index), t.relation::text, t.id, equal,
     (not (i.indimmediate and agentundo._held_in_place(t)))::text, replace(equal, 'r."agentundo.e', 'x."agentundo.e'));
 end
 $body$;
+
+-- The rows that a foreign key of this table binds: not those of tables that inherit from it.
+create or replace function agentundo._bound(relation regclass) returns text
+language sql stable as
+$body$ select case when c.relkind = 'p' then '' else 'only ' end || relation::text from pg_class c where c.oid = relation $body$;
 
 -- Rows that point at a row which would be deleted or lose the value they point at.
 create or replace function agentundo._dependents_sql(t agentundo._tracked, con oid) returns text
@@ -252,7 +262,7 @@ begin
     agentundo._target_sql(t.id, '$1'), case when child is not null then agentundo._target_sql(child, '$3') else 'select' end,
     parent_cols, agentundo._from(t), '$4',
     target_equal, target_equal,
-    c.conname, c.conrelid::regclass::text, coalesce(child::text, 'null::int'), c.conrelid::regclass::text, child_equal,
+    c.conname, c.conrelid::regclass::text, coalesce(child::text, 'null::int'), agentundo._bound(c.conrelid), child_equal,
     (c.confdeltype = 'a' and c.confupdtype = 'a')::text, child_target);
 end
 $body$;
@@ -288,7 +298,7 @@ begin
         and not exists (select from unnest($4) a where a.cur = p.ctid and a.part = p.tableoid))
       and not exists (select from parent_target x where %9$s)$sql$,
     agentundo._target_sql(t.id, '$1'), case when parent is not null then agentundo._target_sql(parent, '$3') else 'select' end,
-    c.conname, c.confrelid::regclass::text, coalesce(parent::text, 'null::int'), filled, c.confrelid::regclass::text, equal,
+    c.conname, c.confrelid::regclass::text, coalesce(parent::text, 'null::int'), filled, agentundo._bound(c.confrelid), equal,
     case when parent is null then 'false' else equal_target end);
 end
 $body$;

@@ -162,7 +162,11 @@ begin
           our_columns := array(select distinct u from unnest(item.ours || array(select k from jsonb_each_text(item.sums) s (k, v) where v ~ '[1-9NI]')) u);  -- not zero, in whatever type
         end if;
         shared := array(select u from unnest(our_columns) u where u = any (their_columns));
-        if merge and not item.inserted
+        if merge and not item.inserted and not item.cut and our_columns = '{}' then
+          d[item.place].status := 'done';  -- nothing of the set's is in it
+          d[item.place].action := 'none';
+          d[item.place].reason := null;
+        elsif merge and not item.inserted
           and (item.reason = 'row_changed' and not item.cut and shared <@ added  -- side by side
             or our_columns <@ added and our_columns <> '{}') then              -- or adding up
           d[item.place].status := 'merge';

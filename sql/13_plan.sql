@@ -89,7 +89,7 @@ $body$
   from agentundo._change c
   where c.invocation = any (ids)
     and not exists (select from agentundo._reverted r join agentundo._revert v on v.id = r.revert
-                    where r.change = c.change and v.standing)
+                    where r.change = c.change and v.standing and not v.reopened)
 $body$;
 
 -- The changes of the standing reverts of these: what they wrote has been taken back.

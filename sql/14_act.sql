@@ -32,20 +32,29 @@ $body$
 $body$;
 
 -- The user's triggers that would fire for that: they did their work when the rows were written first, and
--- must not do it again for rows that go back. `fire` rules except single ones.
+-- must not do it again for rows that go back. `fire` rules except single ones. A foreign key that acts runs
+-- a statement on the tables that point here, although it finds no row there: their statement triggers.
 create or replace function agentundo._to_silence(tally jsonb)
 returns table (relation regclass, trigger name, state "char")
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select m.relation, g.tgname, g.tgenabled
-  from jsonb_each(tally) w (tracked, operations)
-  join agentundo._tracked t on t.id = w.tracked::int
-  cross join lateral agentundo._levels(t.relation, t.kind) m (relation)
+  with work as (
+    select t.id, t.relation, t.kind, (w.operations ? 'I')::int * 4 + (w.operations ? 'D')::int * 8 + (w.operations ? 'U')::int * 16 as events, false as acted_upon
+    from jsonb_each(tally) w (tracked, operations) join agentundo._tracked t on t.id = w.tracked::int),
+  acted_upon as (
+    select c.id, c.relation, c.kind, 8 + 16, true
+    from work w
+    join pg_constraint k on k.contype = 'f' and k.confrelid in (select agentundo._levels(w.relation, w.kind))
+     and (w.events & 8 <> 0 and k.confdeltype in ('c', 'n', 'd') or w.events & 16 <> 0 and k.confupdtype in ('c', 'n', 'd'))
+    join agentundo._tracked c on c.id = agentundo._tracked_of(k.conrelid) and c.active)
+  select distinct m.relation, g.tgname, g.tgenabled
+  from (select * from work union select * from acted_upon) w
+  cross join lateral agentundo._levels(w.relation, w.kind) m (relation)
   join agentundo._users_triggers g on g.tgrelid = m.relation and g.tgenabled <> 'D'
-  where g.tgtype & ((w.operations ? 'I')::int * 4 + (w.operations ? 'D')::int * 8 + (w.operations ? 'U')::int * 16) <> 0
-    and not exists (select from agentundo._trigger_rule r where r.tracked = t.id and r.trigger = g.tgname and r.rule = 'fire')
+  where g.tgtype & w.events <> 0 and not (w.acted_upon and g.tgtype & 1 <> 0)
+    and not exists (select from agentundo._trigger_rule r where r.tracked = w.id and r.trigger = g.tgname and r.rule = 'fire')
     and not (g.tgenabled = 'R' and current_setting('session_replication_role') <> 'replica')
-  order by m.relation::oid, g.tgname
+  order by m.relation, g.tgname
 $body$;
 
 -- Switches them off and says what there was. Only on tables that are locked for it (`strong`).
@@ -89,7 +98,8 @@ begin
   for r in
     select m from agentundo._tracked t join pg_class c on c.oid = t.relation
     cross join lateral agentundo._levels(t.relation, t.kind) m
-    where t.id = any (tracked_ids) order by m::oid
+    where t.id = any (tracked_ids)
+    union select unnest(strong) order by 1
   loop
     execute format('lock table only %s in %s mode', r, case when r = any (strong) then 'share row exclusive' else 'row exclusive' end);
   end loop;
@@ -177,8 +187,9 @@ $body$;
 
 -- The statement that restores one table, as CTEs that start with `name`: first what goes, then what
 -- changes, then what comes, each waiting for the one before, so that a unique value is free when it is
--- needed. With `replace` updates become delete and insert, for values that go round in a circle.
-create or replace function agentundo._restore_sql(t agentundo._tracked, name text, replace boolean) returns text
+-- needed. With `replace` updates become delete and insert, for values that go round in a circle. Only what
+-- there is to do stands in it: a statement that finds no row fires statement triggers all the same.
+create or replace function agentundo._restore_sql(t agentundo._tracked, name text, operations jsonb, replace boolean) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -190,26 +201,28 @@ begin
          string_agg(c.value, ', ' order by c.attnum)
     into set_list, column_list, value_list
     from agentundo._target_columns(t.id) c;
-  return format($sql$
-    %1$s_gone as (
-      delete from %2$s r using work d
-      where d.tracked = %3$s and (d.action = 'delete' or d.action = 'update' and %4$s) and r.ctid = d.cur and r.tableoid = d.part returning 1),
-    %1$s_back as (%5$s),
-    %1$s_here as (
-      insert into %7$s (%8$s) overriding system value
-      select %9$s
+  return agentundo._fill($sql$
+    {{name}}_gone as ({{gone}}),
+    {{name}}_back as ({{back}}),
+    {{name}}_here as ({{here}})$sql$, jsonb_build_object('name', name,
+    'gone', case when not operations ? 'D' then 'select 1 where false' else format($sql$
+      delete from %1$s r using work d
+      where d.tracked = %2$s and (d.action = 'delete' or d.action = 'update' and %3$s) and r.ctid = d.cur and r.tableoid = d.part returning 1$sql$,
+      agentundo._from(t), t.id, out_and_in) end,
+    'back', case when not operations ? 'U' or set_list is null then 'select 1 where false' else format($sql$
+      update %1$s r set %2$s
+      from work d join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
+      where d.tracked = %4$s and d.action = 'update' and not %5$s and r.ctid = d.cur and r.tableoid = d.part
+        and (select count(*) from %6$s_gone) >= 0 returning 1$sql$, agentundo._from(t), set_list, t.history, t.id, out_and_in, name) end,
+    'here', case when not operations ? 'I' then 'select 1 where false' else format($sql$
+      insert into %1$s (%2$s) overriding system value
+      select %3$s
       from work d
-      join lateral (select * from %6$s h where h.ctid = d.before offset 0) b on true
-      left join lateral (select * from %2$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
-      where d.tracked = %3$s and (d.action = 'insert' or d.action = 'update' and %4$s)
-        and (select count(*) from %1$s_back) >= 0 returning 1)$sql$,
-    name, agentundo._from(t), t.id, out_and_in,
-    case when set_list is null then 'select 1 where false' else format($sql$
-      update %2$s r set %3$s
-      from work d join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
-      where d.tracked = %5$s and d.action = 'update' and not %6$s and r.ctid = d.cur and r.tableoid = d.part
-        and (select count(*) from %1$s_gone) >= 0 returning 1$sql$, name, agentundo._from(t), set_list, t.history, t.id, out_and_in) end,
-    t.history, t.relation, column_list, value_list);
+      join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
+      left join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+      where d.tracked = %6$s and (d.action = 'insert' or d.action = 'update' and %7$s)
+        and (select count(*) from %8$s_back) >= 0 returning 1$sql$,
+      t.relation, column_list, value_list, t.history, agentundo._from(t), t.id, out_and_in, name) end));
 end
 $body$;
 
@@ -345,7 +358,7 @@ declare
 begin
   for t in select * from agentundo._tracked x where tally ? x.id::text order by x.relation::oid loop
     path := coalesce(path, agentundo._users_path(t.relation));
-    ctes := ctes || ',' || agentundo._restore_sql(t, 't' || t.id, t.id = any (replace));
+    ctes := ctes || ',' || agentundo._restore_sql(t, 't' || t.id, tally -> t.id::text, t.id = any (replace));
     counts := counts || format(' || array[(select count(*) from t%1$s_gone), (select count(*) from t%1$s_back), (select count(*) from t%1$s_here)]', t.id);
     planned := planned || array(
       select coalesce((tally -> t.id::text ->> o.operation)::bigint, 0) from unnest(array['D', 'U', 'I']) with ordinality o (operation, n) order by o.n);
@@ -414,16 +427,16 @@ set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_se
 $body$
 declare
   tables constant int[] := array(select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1);
-  fire constant boolean := exists (select from agentundo._trigger_rule r where r.rule = 'fire' and r.tracked = any (tables));
   d agentundo._decision[];
   tally jsonb;
+  captured boolean;  -- what is written is captured like anything else
   silenced jsonb;
   strong regclass[] := array[]::regclass[];
 begin
   perform agentundo._follow(tables);
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
   if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m
-             join agentundo._users_triggers g on g.tgrelid = m
+             join agentundo._users_triggers g on g.tgrelid = m or g.tgrelid in (select k.conrelid from pg_constraint k where k.confrelid = m)
              where x.id = any (tables)) then
     strong := array(select s.relation from agentundo._to_silence(agentundo._tally(agentundo._decide(ids, changes, on_conflict, merge), replace)) s);
   end if;
@@ -440,8 +453,16 @@ begin
   end if;
   tally := agentundo._tally(d, replace);
 
-  -- Where a trigger is to fire, what it writes is captured like anything else, and so are our rows.
-  if not fire then
+  -- Where a trigger is to fire, what it writes has to be captured; where the default of a later column is made
+  -- up for a row that comes back, only the row itself tells what came of it.
+  captured := exists (select from agentundo._trigger_rule r where r.rule = 'fire' and r.tracked = any (tables))
+    or exists (
+      select from jsonb_each(tally) w (tracked, operations)
+      join agentundo._tracked x on x.id = w.tracked::int and w.operations ? 'I'
+      cross join lateral agentundo._columns(x.id) c
+      join pg_attrdef f on f.adrelid = x.relation and f.adnum = c.attnum
+      where c.live and c.since_change > 0);
+  if not captured then
     perform agentundo._record_changes(d, revert_id);
     perform agentundo._expect(tally);
   end if;
@@ -449,7 +470,7 @@ begin
   perform agentundo._restore(d, tally, replace);
   perform agentundo._settle(tables) where tally <> '{}';
   perform agentundo._rearm(silenced);
-  if not fire then
+  if not captured then
     perform agentundo._compare(d, revert_id);
   end if;
   return d;

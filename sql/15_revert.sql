@@ -107,9 +107,12 @@ begin
       select r.id, r.number from kin k join agentundo._revert q on q.id = k.id join agentundo._revert r on r.id = any (q.invocations))
     select k.id, k.number from kin k order by k.number desc
   loop
-    update agentundo._revert r set standing = not exists (
-      select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number
-        and not exists (select from unnest(agentundo._uncovered(array[r.id])) u))
+    update agentundo._revert r set
+      standing = not exists (
+        select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number
+          and not exists (select from unnest(agentundo._uncovered(array[r.id])) u)),
+      reopened = exists (
+        select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number and w.partial)
     where r.id = v.id;
   end loop;
 end
