@@ -59,7 +59,9 @@ create table agentundo._member (
   relation regclass not null unique,
   tracked  int not null references agentundo._tracked on delete cascade,
   shape    text not null,                         -- fingerprint of its columns when its function was made
-  emptied  bigint not null default 0              -- the last change number when it was truncated: older rows are gone
+  emptied  bigint not null default 0,             -- the last change number when it was truncated: older rows are gone
+  filenode oid,                                   -- its storage when last seen; in a partition no change knows it
+  rewritten bigint not null default 0             -- the last change number when it was seen to be another
 );
 create index on agentundo._member (tracked);
 

@@ -209,7 +209,7 @@ begin
     alter function agentundo._act owner to agentundo_worker;
     revoke create on schema agentundo from agentundo_worker;
     grant usage on schema agentundo_history to agentundo_worker;
-    grant select on agentundo._change, agentundo._revert, agentundo._reverted, agentundo._erased to agentundo_worker;
+    grant select on agentundo._change, agentundo._revert, agentundo._reverted, agentundo._erased, agentundo._member to agentundo_worker;
   end if;
 end
 $body$;

@@ -209,6 +209,16 @@ $body$
      where c.live and c.since_change > 0 and c.history_column is not null))
 $body$;
 
+-- Has the storage of the row r been rewritten since a change? All of its rows have another xmin then. A change
+-- knows the storage of its table; that of partitions is noted by sync().
+create or replace function agentundo._rewritten_sql(t agentundo._tracked, change text) returns text
+language sql immutable as
+$body$
+  select case when t.kind = 'partitioned'
+    then format('exists (select from agentundo._member m where m.relation = r.tableoid and (m.rewritten >= %I.change or m.filenode <> pg_relation_filenode(m.relation)))', change)
+    else format('%I.filenode <> pg_relation_filenode(r.tableoid)', change) end
+$body$;
+
 -- What the looks at each row come to. They stand in `judged`, whichever way they were taken.
 create or replace function agentundo._verdict_sql(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -259,7 +269,7 @@ begin
     cross join net n
     left join {{lookup}} r on {{in_table}}
     cross join lateral (select c.change <= $9[1]
-      or c.change > $9[2] and n.after is not null and c.filenode is not null and r.ctid is not null and c.filenode <> pg_relation_filenode(r.tableoid)) v (by_value)
+      or c.change > $9[2] and n.after is not null and r.ctid is not null and {{rewritten}}) v (by_value)
     left join lateral (
       select case when v.by_value then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
@@ -273,7 +283,7 @@ begin
     'old', case when c.inverted then 'N' else 'O' end, 'new', case when c.inverted then 'O' else 'N' end,
     'has_old', c.operation <> 'I', 'has_new', c.operation not in ('D', 'T'), 'moved', c.operation = 'U',
     'after', agentundo._image_row(t.id, 'h', 'c.change', 'r'), 'row', agentundo._table_row(t.id, 'r'),
-    'after_by_value', agentundo._image_row(t.id, 'h', 'c.change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true)))
+    'rewritten', agentundo._rewritten_sql(t, 'c'), 'after_by_value', agentundo._image_row(t.id, 'h', 'c.change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true)))
     || agentundo._verdict_sql(t);
 end
 $body$;
@@ -380,7 +390,7 @@ begin
     select n.*, rs.tid is not null as resurrected, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
       n.before is null and n.after is not null and bc.operation = 'U' or n.after is null and n.before is not null and ac.operation = 'U' as moved,
       a.matches, b.matches as back,
-      (n.change <= $9[1] or (n.change > $9[2] and ac.filenode is not null and r.ctid is not null and ac.filenode <> pg_relation_filenode(r.tableoid))) as by_value,
+      (n.change <= $9[1] or n.change > $9[2] and r.ctid is not null and coalesce({{rewritten}}, false)) as by_value,
       l.{{first_key}} is not null as written_again
     from net n
     left join {{lookup}} r on {{in_table}}
@@ -388,7 +398,7 @@ begin
     left join (select distinct before as tid from resurrected) rs on rs.tid = n.before
     left join change ac on ac.change = n.after_change
     left join change bc on bc.change = n.before_change
-    left join lateral (select case when n.change <= $9[1] or (n.change > $9[2] and ac.filenode is not null and ac.filenode <> pg_relation_filenode(r.tableoid))
+    left join lateral (select case when n.change <= $9[1] or n.change > $9[2] and {{rewritten}}
         then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true
     left join lateral (select {{before}} operator(pg_catalog.*=) {{row}} as matches
@@ -416,7 +426,7 @@ $sql$, jsonb_build_object(
     'image', agentundo._image_row(t.id, 'h', 'i.change'), 'foreign_image', agentundo._image_row(t.id, 'h', 'f.change'),
     'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),
     'row', agentundo._table_row(t.id, 'r'),
-    'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true),
+    'rewritten', agentundo._rewritten_sql(t, 'ac'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true),
     'undo_versions', agentundo._undo_versions_sql(), 'stranger', agentundo._stranger_sql('f')))
     || agentundo._verdict_sql(t);
 end
@@ -452,7 +462,7 @@ $body$
     select y.says, r.tableoid as part, r.ctid as cur,
       r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) or y.after_change <= $9[1]
         or r.xmin::text::bigint in (%6$s)
-        or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and c.filenode <> pg_relation_filenode(r.tableoid)) as untouched
+        or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
     where y.surplus > 0),
   placed as (
@@ -471,5 +481,6 @@ $body$
   where y.surplus < 0$sql$,
     t.history, agentundo._image_row(t.id, 'h', 'e.change'),
     agentundo._from(t),
-    agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql())
+    agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql(),
+    agentundo._rewritten_sql(t, 'c'))
 $body$;

@@ -185,3 +185,27 @@ def test_a_merge_in_which_nothing_is_left_to_put_back_writes_nothing(db: Connect
     assert revert(db, call, merge=True).counts == (0, 0, 0, 0, 0)
     assert db.execute("select xmin from t").fetchone() == xmin
     assert_same(before, everything(db))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_partitioned_table_that_was_rewritten_is_compared_by_value(
+    db: Connection, again: bool
+) -> None:
+    db.execute(
+        "create table t (id int primary key, v int) partition by range (id);"
+        "create table t1 partition of t for values from (0) to (10);"
+        "create table t2 partition of t for values from (10) to (20);"
+        "insert into t values (1, 1), (2, 2), (11, 1)"
+    )
+    track(db, "t")
+    call = write(db, "update t set v = v + 10")
+    db.execute("alter table t add column a float8 default random()")
+    later = write(db, "update t set v = v + 100 where id = 2")
+    if again:
+        db.execute("vacuum full t1")
+    assert {row.status for row in plan(db, later)} == {"ok"}
+    assert revert(db, later).status == "reverted"
+    assert {(row.detail or {})["basis"] for row in plan(db, call)} <= {"value", "version"}
+    assert reasons(db, call) == {}
+    assert revert(db, call).status == "reverted"
+    assert db.execute("select id, v from t order by id").fetchall() == [(1, 1), (2, 2), (11, 1)]
