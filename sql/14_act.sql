@@ -158,12 +158,11 @@ begin
   perform agentundo._act(format($sql$
     select array[count(*)] from (
       select from (
-        select distinct %1$s from agentundo._change c join %2$s h on h._change = coalesce(c.source, c.change)
-        where c.change = any (%7$L::bigint[]) and c.tracked = %8$s) k
+        select distinct %1$s from %2$s h where h._change = any (%7$L::bigint[])) k
       join %3$s r on %4$s
       order by %5$s for %6$s of r) locked$sql$,
     agentundo._key_list(tracked_id, 'h'), t.history, agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end,
-    changes, t.id));
+    array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id)));
 end
 $body$;
 

@@ -1,0 +1,6363 @@
+-- pyagentundo 0.1.0: undo for what AI agents write to a PostgreSQL database (14 or later).
+-- Run it in one database, once:  psql -X -v ON_ERROR_STOP=1 -d DATABASE -f agentundo.sql
+-- It is one transaction: everything below is there afterwards, or nothing.
+-- Locks:   an advisory lock against a second installer; no table of yours is locked or changed
+--          before you call agentundo.track(); lock_timeout is 3 s.
+-- Creates: schemas agentundo and agentundo_history, NOLOGIN roles agentundo_* and event triggers
+--          (each of those two only where you may; a NOTICE says what was left out).
+-- Grants:  rights on its own functions and views to the roles agentundo_*, none on your tables;
+--          the objects belong to agentundo_owner, who is never superuser, or else to you.
+-- Undo:    agentundo uninstall, or sql/uninstall.sql run like this script. Roles stay.
+
+begin isolation level read committed read write;
+set local search_path = pg_catalog, pg_temp;
+set local client_min_messages = notice;
+set local standard_conforming_strings = on;
+set local statement_timeout = 0;
+set local lock_timeout = 0;
+select pg_catalog.pg_advisory_xact_lock(7018699990745637999);
+set local lock_timeout = '3s';
+do $agentundo$
+begin
+  if current_setting('server_version_num')::int < 140000 then
+    raise exception 'agentundo needs PostgreSQL 14 or later, this is %',
+      current_setting('server_version');
+  end if;
+  if to_regclass('agentundo._home') is not null then
+    raise exception 'agentundo is installed in this database already'
+      using hint = 'agentundo upgrade brings it up to date.';
+  end if;
+end
+$agentundo$;
+
+-- ==== 01_schema.sql ====
+
+-- 01  Schemas and roles
+--
+-- What lives here: the two schemas and the roles. Everything of ours is in `agentundo` (functions,
+-- views, our own tables; private names begin with an underscore) or in `agentundo_history` (one
+-- table of row images per tracked table). Outside of these two schemas we own triggers, where
+-- possible two event triggers, and the roles below.
+--
+-- Ownership: all of it belongs to `agentundo_owner`, a role that cannot log in and is never a
+-- superuser. What only a table's owner may do (put our triggers on, switch a trigger off and on
+-- again) is done by one small function per table owner (05_tracking.sql).
+--
+-- Code of other people runs while a revert restores a row: CHECK constraints, index expressions,
+-- defaults, generated columns, casts. It runs as `agentundo_worker`, a role without login that may
+-- read and write tracked tables and read their history, and owns nothing but the two functions that
+-- act for it (09_guard.sql). So whoever owns a tracked table gets at other tracked tables through it
+-- at most, never at our own functions, guards and records. agentundo_owner is a member of it, not the
+-- other way round.
+--
+-- Where the installing role may not create roles, everything belongs to the installing role instead
+-- and a NOTICE says so.
+--
+-- The marker roles carry rights, nobody logs in as one of them: grant them to your roles.
+--   agentundo_app       may record, tag, plan and revert for its users, within a scope
+--   agentundo_agent     its members are captured in every transaction, tag or no tag
+--   agentundo_operator  may plan, revert and redo anywhere
+--   agentundo_approver  decides on approvals
+--   agentundo_auditor   may read everything, change nothing
+
+-- What others have put into the search_path of whoever installs must not run with his rights.
+set local search_path = pg_catalog, pg_temp;
+
+do $body$
+declare
+  marker text;
+  missing text[] := '{}';
+begin
+  foreach marker in array array['agentundo_owner', 'agentundo_worker', 'agentundo_app', 'agentundo_agent',
+                                'agentundo_operator', 'agentundo_approver', 'agentundo_auditor'] loop
+    begin
+      if to_regrole(marker) is null then
+        execute format('create role %I nologin', marker);
+      end if;
+    exception
+      when duplicate_object or unique_violation then null;  -- another database's installer was faster
+      when insufficient_privilege then missing := missing || marker;
+    end;
+  end loop;
+  if missing <> '{}' then
+    raise notice 'agentundo: % may not create roles; left out: %', current_user, array_to_string(missing, ', ')
+      using hint = 'A role with CREATEROLE can create them and run "agentundo upgrade" later.';
+  end if;
+
+  if to_regrole('agentundo_owner') is not null then
+    -- On 16 and later the creator of a role is not a member of it by itself.
+    if not pg_has_role(current_user, 'agentundo_owner', 'usage') then
+      begin
+        execute format('grant agentundo_owner to %I', current_user);
+      exception when insufficient_privilege then null;
+      end;
+    end if;
+    begin
+      if to_regrole('agentundo_worker') is not null and not pg_has_role('agentundo_owner', 'agentundo_worker', 'usage') then
+        grant agentundo_worker to agentundo_owner;
+      end if;
+    exception
+      when unique_violation then null;  -- another database's installer was faster
+      when insufficient_privilege then
+      raise notice 'agentundo: % may not make agentundo_owner a member of agentundo_worker; other people''s constraints will run as agentundo_owner', current_user
+        using hint = 'A superuser can run "grant agentundo_worker to agentundo_owner" and then "agentundo upgrade".';
+    end;
+    -- Row-level security must hide nothing from capture and revert. Only a superuser can give this;
+    -- without it, tables with row-level security are refused by track().
+    foreach marker in array array['agentundo_owner', 'agentundo_worker'] loop
+      begin
+        if exists (select from pg_roles where rolname = marker and not rolbypassrls) then
+          execute format('alter role %I bypassrls', marker);
+        end if;
+      exception when insufficient_privilege then
+        raise notice 'agentundo: % could not be given BYPASSRLS; tables with row-level security cannot be tracked', marker;
+      end;
+    end loop;
+  end if;
+end
+$body$;
+
+do $body$
+begin
+  if to_regrole('agentundo_owner') is null or not pg_has_role(current_user, 'agentundo_owner', 'member') then
+    create schema if not exists agentundo;
+    create schema if not exists agentundo_history;
+  else
+    create schema if not exists agentundo authorization agentundo_owner;
+    create schema if not exists agentundo_history authorization agentundo_owner;
+  end if;
+  -- From here to the last file, work as the owner of the schema: what is created belongs to it.
+  execute format('set local role %I', (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo'));
+end
+$body$;
+
+-- An upgrade makes private functions anew, whatever they returned before and whatever their arguments were
+-- called; those that no longer exist go. Not those that something hangs on (triggers, views), nor what
+-- capture calls, whose sessions would look for it in vain: they are replaced. Public functions keep the
+-- grants that were made on them.
+do $body$
+declare
+  private regprocedure;
+begin
+  perform set_config('agentundo.internal', 'on', true);  -- our event triggers have nothing to follow here
+  for private in
+    select p.oid from pg_proc p
+    where p.pronamespace = 'agentundo'::regnamespace and p.proname like '\_%'
+      and not exists (select from pg_depend d where d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid)
+      and not exists (select from pg_trigger g where g.tgfoid = p.oid)
+      and not exists (select from pg_event_trigger e where e.evtfoid = p.oid)
+      and not exists (
+        select from pg_proc c
+        where c.pronamespace = p.pronamespace and c.proname like '\_capture\_%' and position(p.proname in c.prosrc) > 0)
+  loop
+    execute format('drop function %s', private);
+  end loop;
+end
+$body$;
+
+comment on schema agentundo is
+  'pyagentundo: takes back what an agent wrote, never anybody''s later edits. Start with agentundo.tag(), agentundo.plan() and agentundo.revert().';
+comment on schema agentundo_history is
+  'pyagentundo: row images of tracked tables. They hold old personal data: guard them like the tables themselves.';
+
+-- ==== 02_tables.sql ====
+
+-- 02  Our own tables and types (created once; later changes to them are migrations)
+--
+-- The way of the data, top to bottom: a session tags itself (03); a statement on a tracked table (04, 05)
+-- is captured (06) as one row in `_change` and its row images in a table of `agentundo_history`, read
+-- through 07 and 08; a plan (10 to 13) reads both, a revert (14, 15) acts on the plan and writes changes of
+-- its own. Who may do what stands in 09, what is told of invocations in 16, upkeep in 17.
+--
+-- Life cycle: `_change` and the images are only ever inserted and, after the retention, deleted by
+-- purge(); nothing updates a change row, because its xmin is the version of the rows it tells of
+-- (see `_change`). Whether a change has been taken back stands beside it, in `_reverted`.
+--
+-- Lock order, everywhere: rows of `_invocation` by id, then tables by oid, each before its history,
+-- then their rows by key.
+
+create table agentundo._home (
+  only_row       boolean primary key default true check (only_row),
+  schema_version int not null,
+  min_client     text not null,
+  installed_at   timestamptz not null default now()
+);
+comment on table agentundo._home is 'One row: the version of this schema, and the oldest client that works with it.';
+
+-- A logical copy (pg_dump and pg_restore) gives all rows new xmins, tables and history alike the
+-- same one, and would make every row look untouched. A physical one (base backup, failover,
+-- pg_upgrade) keeps them. The row below stores its own xmin as data: while the two agree, xmins in
+-- this database mean what they meant when they were written. When they differ, images are compared
+-- instead (basis `value`) for all changes up to `trusted_after`, which sync() sets when it stamps anew.
+create table agentundo._stamp (
+  only_row      boolean primary key default true check (only_row),
+  own_xmin      bigint not null default 0,
+  node          text not null default pg_catalog.right(pg_catalog.gen_random_uuid()::text, 12),
+  trusted_after bigint not null default 0
+);
+
+insert into agentundo._home (schema_version, min_client) values (1, '0.1.0');
+insert into agentundo._stamp default values;
+update agentundo._stamp set own_xmin = xmin::text::bigint;
+
+-- Tracking ---------------------------------------------------------------------------------------
+
+create table agentundo._tracked (
+  id           int generated by default as identity primary key,
+  relation     regclass unique,                   -- the table, or the root of its partitions; null once dropped
+  name         text not null,                     -- as of the last sync: what we call it once it is gone
+  kind         text not null check (kind in ('plain', 'partitioned', 'inherited')),
+  capture      text not null check (capture in ('agent', 'all')),
+  history      regclass not null,
+  key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
+  active       boolean not null default true,     -- false: untracked, history kept
+  turn         bigint not null default 0,         -- counted up by undos that must not run side by side
+  since        timestamptz not null default now()
+);
+comment on table agentundo._tracked is 'Tracked tables, one row each; a partition tree is one tracked table.';
+
+-- Every relation that carries our triggers: the table itself and every level below it. A statement
+-- fires only the triggers of the relation that it names, so every level needs its own.
+create table agentundo._member (
+  id       int generated by default as identity primary key,
+  relation regclass not null unique,
+  tracked  int not null references agentundo._tracked on delete cascade,
+  shape    text not null,                         -- fingerprint of its columns when its function was made
+  emptied  bigint not null default 0,             -- the last change number when it was truncated: older rows are gone
+  filenode oid,                                   -- its storage when last seen; in a partition no change knows it
+  rewritten bigint not null default 0             -- the last change number when it was seen to be another
+);
+create index on agentundo._member (tracked);
+
+-- Which history column holds which column of the table. Append-only: a column that changes its type
+-- continues in a new history column and nothing is rewritten. Followed by attribute number; the name
+-- is what it was called last, and what a restored dump (other attribute numbers) is matched by.
+create table agentundo._column (
+  tracked        int not null references agentundo._tracked on delete cascade,
+  history_column name not null,
+  attnum         smallint not null,
+  name           name not null,
+  type           text not null,                   -- as stored in history: no modifier, no domain, no enum
+  since_change   bigint not null default 0,       -- images of earlier changes do not have it
+  until_change   bigint,                          -- set when the column was dropped or retyped
+  primary key (tracked, history_column)
+);
+
+-- What the labels of enum columns were called, and when, so that a renamed label finds its way back.
+-- A label keeps its sort order when it is renamed; history keeps the text.
+create table agentundo._label (
+  tracked      int not null references agentundo._tracked on delete cascade,
+  attnum       smallint not null,
+  label        text not null,
+  sortorder    real not null,
+  since_change bigint not null default 0,
+  until_change bigint,                            -- set when it was renamed
+  primary key (tracked, attnum, label, since_change)
+);
+
+create table agentundo._schema_rule (
+  schema_name name primary key,                   -- tables created here later are tracked too
+  capture     text not null check (capture in ('agent', 'all'))
+);
+
+create table agentundo._merge_rule (
+  tracked int not null references agentundo._tracked on delete cascade,
+  attnum  smallint not null,
+  name    name not null,
+  rule    text not null check (rule in ('delta')),
+  primary key (tracked, attnum)
+);
+
+create table agentundo._trigger_rule (
+  tracked int not null references agentundo._tracked on delete cascade,
+  trigger name not null,
+  rule    text not null check (rule in ('fire', 'silence')),
+  primary key (tracked, trigger)
+);
+
+-- Invocations --------------------------------------------------------------------------------------
+
+-- Recorded invocations, and those that a revert had to lock. An invocation that was only tagged has
+-- no row here: it is known by its changes.
+create table agentundo._invocation (
+  id           text primary key check (id <> '' and octet_length(id) <= 255),
+  run          text,
+  step         int check (step >= 1),
+  scope        text,
+  actor        text,
+  on_behalf_of text,
+  role         name,
+  tool         text,
+  tier         text check (tier in ('critical', 'high', 'medium', 'low')),
+  model        text,
+  status       text not null default 'committed' check (status in ('pending', 'failed', 'committed')),
+  recorded     boolean not null default false,
+  input        jsonb,
+  result       jsonb,
+  error        text,
+  meta         jsonb,
+  uncovered    text[],                            -- tables written under it that are not tracked
+  created_at   timestamptz not null default now(),
+  committed_at timestamptz,
+  purged_at    timestamptz,                       -- its images are gone: UN011
+  held         text,                              -- why purge() must leave it alone
+  reverts      int not null default 0             -- counted up so that an older snapshot cannot miss one
+);
+create unique index on agentundo._invocation (run, step);
+create index on agentundo._invocation (created_at);
+create index on agentundo._invocation (scope, created_at);
+
+create sequence agentundo._change_number cache 1;   -- row locks order the changes of a key; a cache would not
+
+-- One statement's effect on one table. Written by the capture trigger after the images, in the same
+-- (sub)transaction as the rows themselves, so xmin of this row = xmin of the rows the statement left:
+-- that equality, free of charge, is the row version. Therefore nothing may update a change row, and
+-- no capture function may contain an EXCEPTION block.
+--
+-- A revert's own changes do not store images again: `source` names the change that holds them, and
+-- `inverted` says that before and after are exchanged.
+create table agentundo._change (
+  change       bigint primary key default pg_catalog.nextval('agentundo._change_number'),
+  xid          xid8 not null default pg_catalog.pg_current_xact_id(),
+  source       bigint,
+  at           timestamptz not null default pg_catalog.clock_timestamp(),
+  tracked      int not null,
+  relation     regclass not null,                 -- the relation that the statement named
+  filenode     oid,                               -- its storage then: another one now means rewritten since
+  rows         bigint not null,
+  step         int,
+  depth        smallint not null,                 -- trigger nesting
+  operation    "char" not null,                   -- I, U, D, T
+  inverted     boolean not null default false,
+  role         name not null default session_user,
+  invocation   text,                              -- null: untagged, captured because of capture = 'all'
+  application  text,
+  run          text,
+  tool         text,
+  actor        text,
+  on_behalf_of text,
+  scope        text
+);
+create index on agentundo._change (invocation);
+create index on agentundo._change (xid);
+create index on agentundo._change (run) where run is not null;
+create index on agentundo._change (scope, change) where scope is not null;
+create index on agentundo._change (source) where source is not null;
+
+-- Reverts ------------------------------------------------------------------------------------------
+
+create table agentundo._revert (
+  id          text primary key references agentundo._invocation on delete cascade,
+  xid         xid8 not null default pg_catalog.pg_current_xact_id(),  -- what is written under its id later is not its own
+  number      bigint not null default pg_catalog.nextval('agentundo._change_number'),
+  invocations text[] not null,                    -- what it took back
+  redo        boolean not null default false,
+  standing    boolean not null default true,      -- false once it has been taken back itself
+  partial     boolean not null default false,
+  reopened    boolean not null default false,     -- some of its rows have been done again: it covers nothing wholly
+  on_conflict text not null,
+  merge       boolean not null,
+  reverted_by text,
+  reason      text,
+  role        name not null default session_user,
+  at          timestamptz not null default pg_catalog.clock_timestamp()
+);
+create index on agentundo._revert using gin (invocations);
+
+-- The changes that a revert has taken back wholly. A change is covered while such a revert stands.
+create table agentundo._reverted (
+  change     bigint not null,
+  revert     text not null references agentundo._revert on delete cascade,
+  invocation text not null,
+  primary key (change, revert)
+);
+create index on agentundo._reverted (invocation);
+create index on agentundo._reverted (revert);
+
+-- While a revert restores rows, capture counts what it sees here instead of storing images that
+-- exist already. Only our own functions can write it, so no agent can use it to hide a write.
+create table agentundo._restoring (
+  xid      xid8 not null,
+  tracked  int not null,
+  operation "char" not null,
+  planned  bigint not null,
+  seen     bigint not null default 0,
+  primary key (xid, tracked, operation)
+);
+
+-- What left the database, what happened, who may ----------------------------------------------------
+
+create table agentundo._effect (
+  id          bigint generated always as identity primary key,
+  invocation  text not null,
+  name        text not null,
+  kind        text not null check (kind in ('compensate', 'none', 'unknown')),
+  summary     text,
+  undo_by     timestamptz,
+  side_effect text,
+  cost        text,
+  remedy      text,
+  handler     text,
+  at          timestamptz not null default pg_catalog.clock_timestamp()
+);
+create index on agentundo._effect (invocation);
+
+create table agentundo._event (
+  event      bigint generated always as identity primary key,
+  at         timestamptz not null default pg_catalog.clock_timestamp(),
+  kind       text not null,
+  source     text not null default 'system',
+  scope      text,
+  invocation text,
+  run        text,
+  step       int,
+  tool       text,
+  actor      text,
+  payload    jsonb not null default '{}'
+);
+
+create table agentundo._scope_owner (
+  scope  text not null,
+  person text not null,
+  primary key (scope, person)
+);
+
+create table agentundo._policy (
+  name     text primary key,
+  function regprocedure not null                  -- the user's own, so that no upgrade overwrites it
+);
+
+create table agentundo._setting (
+  name  text primary key,
+  value text not null
+);
+insert into agentundo._setting values
+  ('retention', '30 days'), ('detection_time', '7 days'), ('radius', '50'), ('cancel_window', '900 s'),
+  ('notify', 'on'), ('largest_undo', '5000000 rows');  -- a plan is made in memory, some 150 bytes for each row
+
+create table agentundo._erased (
+  tracked int not null,
+  change  bigint not null,                        -- images of this change have been emptied for one key
+  key     text not null,                          -- digest of the key, never the key
+  at      timestamptz not null default pg_catalog.clock_timestamp(),
+  reason  text not null,
+  primary key (tracked, change, key)
+);
+
+-- Result types. Named, so that they can grow by ALTER TYPE ... ADD ATTRIBUTE. ---------------------------
+
+create type agentundo.recorded as (id text, status text, created boolean, result jsonb);
+
+create type agentundo.plan_row as (
+  step int, invocation text, relation text, key jsonb, action text, status text, reason text,
+  columns text[], before jsonb, after jsonb, current jsonb, detail jsonb);
+
+create type agentundo.plan_count as (relation text, action text, status text, rows bigint, conflicts jsonb);
+
+create type agentundo.revert_result as (
+  status text, revert_id text, invocations text[], rows_deleted bigint, rows_inserted bigint,
+  rows_updated bigint, rows_skipped bigint, conflicts bigint);
+
+create type agentundo.undoable_row as (
+  kind text, id text, run text, step int, scope text, actor text, on_behalf_of text, tools text[],
+  rows bigint, last_at timestamptz, undoable boolean, why_not text);
+
+create type agentundo.diff_row as (
+  step int, invocation text, relation text, key jsonb, action text, column_name text, before jsonb, after jsonb);
+
+create type agentundo.history_row as (
+  change bigint, version text, invocation text, run text, actor text, role text, operation text,
+  at timestamptz, columns text[], before jsonb, after jsonb);
+
+create type agentundo.finding as (severity text, object text, problem text, hint text);
+
+create type agentundo.purge_count as (invocations bigint, changes bigint, images bigint);
+
+create type agentundo.erase_count as (images bigint, inputs bigint);
+
+-- One row of a plan while it is being worked on. Images are named by where they lie (the ctid of a
+-- history row, of the current row): values are fetched only to be compared, restored or shown.
+create type agentundo._decision as (
+  place   int,             -- its index in the plan
+  tracked int,
+  change  bigint,          -- the last change of the set that touched the row
+  part    oid,             -- the relation in which the current row lies
+  cur     tid,             -- the current row; null: there is none
+  before  tid,             -- the image to go back to; null: there was no row
+  after   tid,             -- the image that the set left; null: there is no row
+  before_change bigint,    -- the change of which `before` is an image (columns may have come later)
+  after_change  bigint,
+  action  text,
+  status  text,
+  reason  text,
+  basis   text,            -- 'version', or 'value' where versions cannot be trusted
+  columns text[],          -- columns in conflict, or those that a merge puts back
+  delta   jsonb,           -- own differences to subtract, as text
+  unit    text,            -- rows that go back together or not at all
+  detail  jsonb
+);
+
+-- What a revert is about, once it has locked it: the invocations, what of them is to be taken back, all that
+-- is locked, and the answer as far as it is known.
+create type agentundo._task as (aim text[], changes bigint[], locked text[], answer agentundo.revert_result);
+
+-- Rows that generated statements of the plan hand back.
+create type agentundo._pair as (there int, here int);
+create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], sums jsonb);
+
+-- ==== 03_tagging.sql ====
+
+-- 03  Tags: who is writing, on whose behalf, as part of what
+--
+-- A tag is a handful of settings that live in the session or, better, in one transaction:
+-- agent.invocation and its companions agent.run, agent.step, agent.actor, agent.on_behalf_of,
+-- agent.tool, agent.scope. Empty means unset. The capture trigger reads them at the end of each
+-- statement. They are plain custom settings, so any client in any language can set them, and
+-- agentundo.tag() sets all of them for the current transaction only.
+--
+-- Also here, because everything below leans on them: how we read a setting, whom we take the caller
+-- to be, and how we complain.
+
+create or replace function agentundo.version() returns text
+language sql immutable parallel safe as
+$body$ select '0.1.0' $body$;
+comment on function agentundo.version() is 'The version of the installed schema. Reads nothing, changes nothing.';
+
+-- A setting, or null when it is unset, was reset, or has been left empty by a finished SET LOCAL. Called
+-- from capture under the writer's search_path: hence the qualified operators, here and in _caller().
+create or replace function agentundo._setting(name text) returns text
+language sql stable parallel safe as
+$body$
+  select case when pg_catalog.length(pg_catalog.current_setting($1, true)) operator(pg_catalog.>) 0
+    then pg_catalog.current_setting($1, true) end
+$body$;
+
+-- sha256 as hexadecimal digits; md5() is not to be had everywhere.
+create or replace function agentundo._digest(content text) returns text
+language sql immutable parallel safe as
+$body$ select pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to($1, 'UTF8')), 'hex') $body$;
+
+-- Whose rights count. Inside a SECURITY DEFINER function current_user is us, so we go by the role in
+-- force outside: what SET ROLE says, else the session's own.
+create or replace function agentundo._caller() returns name
+language sql stable parallel safe as
+$body$
+  select case when pg_catalog.current_setting('role') operator(pg_catalog.=) 'none' then session_user
+    else pg_catalog.current_setting('role')::pg_catalog.name
+  end
+$body$;
+
+-- Who runs the statements in which code of other people runs (09_guard.sql): agentundo_worker, or where
+-- there is no such role the owner of everything. Rights on users' tables are granted to this role.
+create or replace function agentundo._worker() returns name
+language sql stable parallel safe as
+$body$
+  select pg_catalog.pg_get_userbyid(p.proowner) from pg_catalog.pg_proc p
+  where p.pronamespace operator(pg_catalog.=) 'agentundo'::pg_catalog.regnamespace and p.proname operator(pg_catalog.=) '_act'
+$body$;
+
+-- Every refusal goes through here: what happened, what to do about it, and facts for programs.
+-- `detail` never holds values of users' rows: DETAIL is written to the server log.
+create or replace function agentundo._fail(code text, message text, hint text, detail jsonb default null)
+returns void language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if detail is null then
+    raise exception using errcode = code, message = message, hint = hint;
+  end if;
+  raise exception using errcode = code, message = message, hint = hint, detail = detail::text;
+end
+$body$;
+
+create or replace function agentundo._check_id(id text, what text default 'invocation id') returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if id is null or id = '' then
+    raise exception using errcode = '22023', message = format('agentundo: the %s is empty', what),
+      hint = 'Give any text of 1 to 255 bytes, for example a UUID.';
+  elsif octet_length(id) > 255 then
+    raise exception using errcode = '22023',
+      message = format('agentundo: the %s has %s bytes, more than the 255 allowed', what, octet_length(id)),
+      hint = 'Use a shorter id, for example a UUID or a hash of the long one.';
+  end if;
+end
+$body$;
+
+-- agent.step as a number; anything else refuses the write that it would have labelled.
+create or replace function agentundo._step(setting text) returns int
+language plpgsql immutable strict set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if setting !~ '^\s*[0-9]{1,9}\s*$' or setting::int < 1 then
+    raise exception using errcode = '22023',
+      message = format('agentundo: agent.step is %L, not a whole number from 1 to 999999999', left(setting, 40)),
+      hint = 'Set agent.step to the place of this call in its run, or leave it empty.';
+  end if;
+  return setting::int;
+end
+$body$;
+
+create or replace function agentundo.tag(
+  id text, run text default null, step int default null, tool text default null, actor text default null,
+  on_behalf_of text default null, scope text default null)
+returns void language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  perform agentundo._check_id(id);
+  perform agentundo._step(step::text) where step is not null;
+  -- All of them, also the absent ones: a companion of an outer or an earlier tag must not cling.
+  perform set_config('agent.invocation', id, true),
+          set_config('agent.run', coalesce(run, ''), true),
+          set_config('agent.step', coalesce(step::text, ''), true),
+          set_config('agent.tool', coalesce(tool, ''), true),
+          set_config('agent.actor', coalesce(actor, ''), true),
+          set_config('agent.on_behalf_of', coalesce(on_behalf_of, ''), true),
+          set_config('agent.scope', coalesce(scope, ''), true);
+  perform agentundo._note_baseline();
+end
+$body$;
+comment on function agentundo.tag(text, text, int, text, text, text, text) is
+  'Tags what the current transaction writes from here on: every change to a tracked table is kept with its former rows and can be taken back under this id. Ends with the transaction; in autocommit it has no effect on the next statement.';
+
+-- What the transaction had written before it was tagged, so that commit_invocation() can tell which
+-- tables were written under the tag without being tracked. A transaction without an id wrote nothing.
+create or replace function agentundo._note_baseline() returns void
+language plpgsql as
+$body$
+begin
+  perform set_config('agentundo.baseline',
+    case when pg_current_xact_id_if_assigned() is null then ''
+         else (select coalesce(jsonb_object_agg(s.relid, s.n_tup_ins + s.n_tup_upd + s.n_tup_del), '{}')::text
+               from pg_stat_xact_user_tables s where s.n_tup_ins + s.n_tup_upd + s.n_tup_del > 0) end,
+    true);
+end
+$body$;
+
+-- ==== 04_shape.sql ====
+
+-- 04  Shape: how we see a table
+--
+-- What stands here looks at the catalog and changes nothing: in which types history keeps columns, what
+-- a table's key is, which of its columns history knows under which name, whether a table can be tracked
+-- at all, and whether it still looks as it did when its capture function was made.
+--
+-- Between an ALTER and the sync() after it (at once where event triggers exist, else when somebody
+-- calls it), each capture function notices at plan time that the shape has changed, through
+-- _shape_ok(), and refuses tagged writes with UN008. It never stores a row short of a column.
+
+-- Small functions like the next one have no SET clause of their own, so that they can be inlined or are
+-- cheap to call a thousand times: whoever calls them has pinned the search_path.
+
+-- The type in which history keeps a column: no modifier (it would round), a domain's base type (its
+-- checks may have changed), an enum as text (its type may be dropped). Arrays of domains likewise; where
+-- those stand for something composite, whose input would run checks of fields, as arrays of text.
+create or replace function agentundo._history_type(type oid) returns text
+language plpgsql stable as
+$body$
+declare
+  t pg_type;
+  element pg_type;
+begin
+  select * into t from pg_type where oid = type;
+  if t.typtype = 'd' then
+    return agentundo._history_type(t.typbasetype);
+  elsif t.typtype = 'e' then
+    return 'text';
+  elsif t.typelem <> 0 and t.typsubscript = 'array_subscript_handler'::regproc then
+    select * into element from pg_type where oid = t.typelem;
+    if element.typtype = 'e' then
+      return 'text[]';
+    elsif element.typtype = 'd' then
+      return case when (select b.typtype = 'b' and b.typelem = 0 from pg_type b where b.oid = agentundo._base(element.oid))
+        then agentundo._history_type(element.oid) else 'text' end || '[]';
+    end if;
+  end if;
+  return format_type(type, -1);
+end
+$body$;
+
+-- How we name a table to people: always with its schema, quoted where needed.
+create or replace function agentundo._name(relation regclass) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select format('%s.%I', relnamespace::regnamespace, relname) from pg_class where oid = relation
+$body$;
+
+-- The enum behind a type: itself, its base if it is a domain, its elements' if it is an array.
+create or replace function agentundo._enum(type oid) returns oid
+language sql stable as
+$body$
+  with recursive t as (
+    select y.oid, y.typtype, y.typbasetype, y.typelem, y.typcategory from pg_type y where y.oid = type
+    union all
+    select y.oid, y.typtype, y.typbasetype, y.typelem, y.typcategory from pg_type y
+    join t on y.oid = case when t.typtype = 'd' then t.typbasetype when t.typcategory = 'A' then t.typelem end)
+  select oid from t where typtype = 'e'
+$body$;
+
+-- A type without its domains.
+create or replace function agentundo._base(type oid) returns oid
+language sql stable as
+$body$
+  with recursive b as (
+    select t.oid, t.typtype, t.typbasetype from pg_type t where t.oid = type
+    union all select t.oid, t.typtype, t.typbasetype from pg_type t join b on b.typtype = 'd' and t.oid = b.typbasetype)
+  select oid from b where typtype <> 'd'
+$body$;
+
+-- An array as another kind of array, by way of text that means the same in every session: through output
+-- and input functions, never through a cast. `kind` is a null of the type wanted.
+create or replace function agentundo._array_as(value anyarray, kind anycompatiblearray) returns anycompatiblearray
+language plpgsql stable set search_path = pg_catalog, pg_temp set extra_float_digits = 3 set datestyle = 'ISO'
+set intervalstyle = 'postgres' set array_nulls = on as
+$body$
+declare
+  result alias for $0;
+begin
+  if value is not null then
+    execute format('select %L::%s', format('%s', value), pg_typeof(kind)) into result;  -- a literal meets the input function only
+  end if;
+  return result;
+end
+$body$;
+
+-- A column as history stores it. Where that is another type (enums, arrays of enums or of domains), it
+-- goes through its output function: a cast could be a function of the user's, and would run with our
+-- rights.
+create or replace function agentundo._stored(alias text, name name, type oid) returns text
+language sql stable as
+$body$
+  select case
+    when y.typtype = 'b' and y.typelem = 0 then format('%I.%I', alias, name)
+    else (
+      select case
+        when h.type = y.oid then format('%I.%I', alias, name)
+        when h.type = agentundo._base(y.oid) then format('%I.%I::%s', alias, name, h.qualified)  -- takes the domain's name off
+        when h.type = 'text'::regtype then format('case when %1$I.%2$I is not null then pg_catalog.format(''%%s'', %1$I.%2$I) end', alias, name)
+        else format('agentundo._array_as(%I.%I, null::%s)', alias, name, h.qualified) end
+      from (
+        select k.oid as type, format('%I.%I', k.typnamespace::regnamespace::name, k.typname) as qualified
+        from pg_type k where k.oid = to_regtype(agentundo._history_type(y.oid))) h) end
+  from pg_type y where y.oid = type
+$body$;
+
+-- A fingerprint of what capture relies on: the columns in order, their types, what is generated, and
+-- which tables inherit.
+create or replace function agentundo._shape(relation regclass) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive heir as (
+    select i.inhrelid from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = relation and not c.relispartition
+    union
+    select i.inhrelid from pg_inherits i join heir h on i.inhparent = h.inhrelid)
+  select agentundo._digest(
+      coalesce((select string_agg(format('%s %L %s %L', attnum, attname, agentundo._history_type(atttypid), attgenerated), ',' order by attnum)
+                from pg_attribute where attrelid = relation and attnum > 0 and not attisdropped), '')
+      || coalesce((select string_agg(agentundo._name(h.inhrelid), ',' order by agentundo._name(h.inhrelid)) from heir h), '')
+      || exists (select from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhrelid = relation and not c.relispartition))
+$body$;
+
+-- The best key: the primary key, else the narrowest unique index over columns that are all NOT NULL.
+-- In PL/pgSQL, as what is called many times for one statement below, because its plan is kept.
+create or replace function agentundo._best_key(relation regclass, out columns smallint[], out index regclass)
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  select i.indkey::smallint[], i.indexrelid::regclass into columns, index
+    from pg_index i
+    join pg_class c on c.oid = i.indexrelid
+   where i.indrelid = relation and i.indisunique and i.indisvalid
+     and i.indpred is null and i.indexprs is null and i.indnkeyatts = i.indnatts
+     and (select am.amname from pg_am am where am.oid = c.relam) = 'btree'
+     and not coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
+     and not exists (
+       select from pg_attribute a
+       where a.attrelid = relation and a.attnum = any (i.indkey)
+         -- history has no generated columns, nor a way back from text to arrays of enums but by a cast of the user's
+         and (not a.attnotnull or a.attgenerated <> '' or (
+           select element.typtype in ('e', 'd')
+           from pg_type y join pg_type base on base.oid = coalesce(nullif(y.typbasetype, 0), y.oid) join pg_type element on element.oid = base.typelem
+           where y.oid = a.atttypid)))
+   order by i.indisprimary desc, i.indimmediate desc, i.indnkeyatts, i.indexrelid
+   limit 1;
+end
+$body$;
+
+create or replace function agentundo._last_change() returns bigint
+language sql stable as
+$body$ select case when is_called then last_value else 0 end from agentundo._change_number $body$;
+
+
+-- The columns of a tracked table that history knows, with their present names. Columns are followed
+-- by attribute number; after a logical copy, which renumbers them, by name until the next sync().
+-- `live`: the table has the column now, with this type. A column that history does not know yet, because
+-- it was added or retyped and no sync() has followed, stands here without a history column, as if it
+-- came after all changes. `type` is history's, `type_now` the table's own.
+create or replace function agentundo._columns(
+  tracked_id int, out history_column name, out attnum smallint, out name name, out type text,
+  out since_change bigint, out until_change bigint, out live boolean, out type_now oid)
+returns setof record language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+#variable_conflict use_column
+begin
+  return query
+  with present as materialized (
+    select a.attnum, a.attname, a.atttypid,
+      case when y.typtype = 'b' and y.typelem = 0 then format_type(y.oid, -1) else agentundo._history_type(y.oid) end as type
+    from agentundo._tracked t
+    join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+    join pg_type y on y.oid = a.atttypid
+    where t.id = tracked_id),
+  located as (
+    select c.*, case when c.attnum < 0 then null when s.own_xmin = s.xmin::text::bigint then c.attnum else p.attnum end as place
+    from agentundo._column c
+    cross join agentundo._stamp s
+    left join present p on p.attname = c.name
+    where c.tracked = tracked_id),
+  stored as materialized (
+    select c.history_column, coalesce(a.attnum, -abs(c.attnum)) as attnum, coalesce(a.attname, c.name) as name, c.type, c.since_change,
+      case when a.type = c.type or a.attnum is null then c.until_change else coalesce(c.until_change, 9223372036854775807) end as until_change,
+      c.until_change is null and a.type is not distinct from c.type as live, a.atttypid as type_now
+    from located c
+    left join present a on a.attnum = c.place)
+  select x.history_column, x.attnum, x.name, x.type, x.since_change, x.until_change, x.live, x.type_now
+  from (
+    select * from stored
+    union all
+    select null, p.attnum, p.attname, p.type, 9223372036854775807, null, true, p.atttypid
+    from present p where not exists (select from stored s where s.attnum = p.attnum and s.live)) x
+  order by abs(x.attnum), x.since_change;
+end
+$body$;
+
+
+-- Called from capture functions as a condition on constants, and declared immutable although it
+-- reads the catalog: so the planner folds it away, once for each plan, and plans are thrown away by
+-- every ALTER of the table. In the hot path it costs nothing.
+create or replace function agentundo._shape_ok(member int) returns boolean
+language plpgsql immutable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  m record;
+  root regclass;
+begin
+  select mb.relation, mb.shape, t.relation as tracked_root, t.kind, t.name, t.history, c.relfilenode
+    into m
+    from agentundo._member mb
+    join agentundo._tracked t on t.id = mb.tracked
+    join pg_class c on c.oid = mb.relation
+   where mb.id = member;
+  root := case when m.kind = 'partitioned' then coalesce(pg_partition_root(m.relation), m.relation) else m.relation end;
+  if m.relation is not null and not exists (select from pg_class c where c.oid = m.history) then
+    perform agentundo._fail('UN008', format('agentundo: the history of %s is gone; the tagged write is refused', m.name),
+      format('Somebody dropped its history table. Run "select agentundo.untrack(%1$L, keep_history => false)" and "select agentundo.track(%1$L)": what was captured before is lost.', m.name),
+      jsonb_build_object('relation', m.relation::text));
+  end if;
+  if m.relation is null or m.shape is distinct from agentundo._shape(m.relation)
+    or root is distinct from m.tracked_root
+    -- Under REPEATABLE READ our look at the catalog may be older than the table: the filenode is not.
+    or (m.relfilenode <> 0 and m.relfilenode is distinct from pg_relation_filenode(m.relation)) then
+    perform agentundo._fail('UN008',
+      format('agentundo: table %s has changed since it was tracked; the tagged write is refused', coalesce(m.relation::text, m.name, '?')),
+      format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', coalesce(m.name, m.relation::text)),
+      jsonb_build_object('relation', m.relation::text));
+  end if;
+  return true;
+end
+$body$;
+
+-- Why a relation cannot be tracked; null: it can.
+create or replace function agentundo._why_not_trackable(relation regclass) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  c pg_class;
+  r text;
+begin
+  select * into c from pg_class where oid = relation;
+  if not found then
+    return 'it does not exist';
+  end if;
+  r := case c.relkind
+    when 'v' then 'it is a view; track the tables below it'
+    when 'm' then 'it is a materialized view; track the tables below it'
+    when 'f' then 'it is a foreign table; its rows live in another server'
+    when 'S' then 'it is a sequence'
+    when 'i' then 'it is an index' when 'I' then 'it is an index'
+    when 'c' then 'it is a composite type'
+    when 't' then 'it is a TOAST table'
+    when 'r' then null when 'p' then null
+    else 'it is not a table' end;
+  if r is not null then
+    return r;
+  elsif c.relpersistence = 't' then
+    return 'it is a temporary table; it ends with its session';
+  elsif c.relnamespace::regnamespace::text in ('pg_catalog', 'information_schema', 'pg_toast') or relation::oid < 16384 then
+    return 'it is a system catalog';
+  elsif c.relnamespace::regnamespace::text in ('agentundo', 'agentundo_history') then
+    return 'it is one of our own tables';
+  elsif not exists (select from pg_attribute a where a.attrelid = relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '') then
+    return 'it has no columns of its own to restore';
+  elsif c.relispartition then
+    return format('it is a partition; track its root %s', pg_partition_root(relation));
+  elsif exists (select from pg_rewrite where ev_class = relation and ev_type <> '1') then
+    return 'it has rules on INSERT, UPDATE or DELETE, under which rows cannot be put back';
+  elsif c.relkind = 'r' and (select amname from pg_am where oid = c.relam) <> 'heap' then
+    return format('its access method is %s, which has no row versions of the kind of heap', (select amname from pg_am where oid = c.relam));
+  elsif c.relrowsecurity then
+    select format('it has row-level security, and %s would not see all of its rows; a superuser can run "alter role %I bypassrls"', o.rolname, o.rolname)
+      into r
+      from pg_roles o
+     where o.rolname in (current_user, agentundo._worker()) and not (o.rolbypassrls or o.rolsuper)
+       and (c.relforcerowsecurity or not pg_has_role(o.rolname, c.relowner, 'usage'))
+     order by o.rolname limit 1;
+  end if;
+  return r;
+end
+$body$;
+
+-- Triggers that are neither ours nor made by PostgreSQL for a constraint. Before version 15 the copies that
+-- partitions have of a row trigger counted as internal.
+create or replace view agentundo._users_triggers as
+select g.* from pg_catalog.pg_trigger g
+where (not g.tgisinternal or g.tgparentid <> 0 and g.tgfoid not in (
+    select p.oid from pg_catalog.pg_proc p where p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace and p.proname like 'RI\_FKey\_%'))
+  and g.tgfoid not in (select p.oid from pg_catalog.pg_proc p where p.pronamespace = 'agentundo'::pg_catalog.regnamespace);
+
+-- ==== 05_tracking.sql ====
+
+-- 05  Tracking: which tables are captured, and how their history follows them
+--
+-- track() gives a table a history table and triggers. _sync() is the heart: it looks at the table
+-- as it is now (columns, key, partitions) and makes history columns, capture functions, triggers
+-- and grants agree with it, by adding only: history is never rewritten and nothing in it depends on
+-- the user's types, so no ALTER or DROP of his is refused because of us.
+--
+-- DDL of ours waits 3 s for a lock, then gives way (55P03): whoever queues for a table stops all who come
+-- after.
+--
+-- DDL on users' tables is done through a deputy: one function per table owner, belonging to that
+-- owner, that can do a few narrow things and that only we may call. So we need no membership in the
+-- owners' roles, and reverting with our rights never means reverting with a superuser's. Rights on the
+-- tables go to agentundo_worker, in whose name rows are restored.
+
+-- Deputies -------------------------------------------------------------------------------------------
+
+-- What a deputy is: this text and no other. It takes no SQL from anybody: names are looked up, what they
+-- stand for is written here, and rights are granted to our worker alone.
+create or replace function agentundo._deputy_source() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select $deputy$
+declare
+  worker name := (select pg_get_userbyid(p.proowner) from pg_proc p where p.pronamespace = 'agentundo'::regnamespace and p.proname = '_act');
+  capture regproc;
+begin
+  case task
+    when 'trigger' then
+      capture := format('agentundo.%I', state)::regproc;
+      execute format(case argument
+        when 'agentundo_insert' then 'create trigger agentundo_insert after insert on %s referencing new table as agentundo_new for each statement execute function %s()'
+        when 'agentundo_update' then 'create trigger agentundo_update after update on %s referencing old table as agentundo_old new table as agentundo_new for each statement execute function %s()'
+        when 'agentundo_delete' then 'create trigger agentundo_delete after delete on %s referencing old table as agentundo_old for each statement execute function %s()'
+        when 'agentundo_tree' then 'create trigger agentundo_tree after insert or update or delete on %s for each statement execute function %s()'
+        when 'agentundo_truncate' then 'create trigger agentundo_truncate before truncate on %s for each statement execute function %s()'
+        when 'agentundo_row' then 'create trigger agentundo_row after insert or update or delete on %s for each row execute function %s()'
+        when 'agentundo_unknown' then 'create trigger agentundo_unknown after insert or update or delete on %s for each row execute function %s()'
+        end, relation, capture);
+      execute format('alter table only %s enable always trigger %I', relation, argument);
+    when 'drop trigger' then
+      if argument like 'agentundo\_%' then
+        execute format('drop trigger if exists %I on %s', argument, relation);
+      end if;
+    when 'switch' then
+      execute format('alter table only %s %s trigger %I', relation,
+        case state when 'D' then 'disable' when 'O' then 'enable' when 'A' then 'enable always' when 'R' then 'enable replica' end,
+        argument);
+    when 'grant' then
+      execute format('grant select, insert, update, delete on %s to %I', relation, worker);
+    when 'grant select' then
+      execute format('grant select on %s to %I', relation, worker);
+    when 'usage' then
+      execute format('grant usage on schema %s to %I', argument::regnamespace, worker);
+    when 'revoke' then
+      execute format('revoke select, insert, update, delete on %s from %I', relation, worker);
+  end case;
+end
+$deputy$::text $body$;
+
+-- Whoever could make a function in our schema of deputies could pretend to be one: the text decides.
+create or replace function agentundo._deputy(relation regclass) returns regproc
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select p.oid::regproc
+  from pg_class c
+  join pg_proc p on p.proowner = c.relowner and p.proname like '\_deputy\_%'
+  where c.oid = relation and p.pronamespace = 'agentundo_history'::regnamespace
+    and p.prosecdef and p.prosrc = agentundo._deputy_source()
+    and not exists (select from aclexplode(p.proacl) a where a.grantee not in (p.proowner, (select n.nspowner from pg_namespace n where n.nspname = 'agentundo')))
+  order by p.oid limit 1
+$body$;
+
+-- Made with the rights of whoever calls track(), given to the table's owner.
+create or replace function agentundo._create_deputy(owner name, ours name) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  name text := '_deputy_' || left(agentundo._digest(owner), 12);
+  signature text := format('agentundo_history.%I(text, regclass, text, text)', name);
+begin
+  perform agentundo._drop_impostor(owner, name);
+  execute format('create or replace function agentundo_history.%I(task text, relation regclass, argument text, state text) returns void
+    language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as %L', name, agentundo._deputy_source());
+  execute format('revoke all on function %s from public', signature);
+  execute format('grant execute on function %s to %I', signature, ours);
+  execute format('comment on function %s is %L', signature, 'agentundo: acts for the owner of tracked tables, on request of agentundo alone');
+  if owner <> current_user then
+    execute format('alter function %s owner to %I', signature, owner);
+  end if;
+end
+$body$;
+
+-- Takes away what goes by the name of a deputy of this owner and is none, or has guests.
+create or replace function agentundo._drop_impostor(owner name, deputy name) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  impostor regprocedure;
+begin
+  for impostor in
+    select p.oid from pg_proc p
+    where p.pronamespace = 'agentundo_history'::regnamespace and p.proname = deputy
+      and (pg_get_userbyid(p.proowner) <> owner or not p.prosecdef or p.prosrc <> agentundo._deputy_source()
+        or exists (select from aclexplode(p.proacl) a where a.grantee not in (p.proowner, (select n.nspowner from pg_namespace n where n.nspname = 'agentundo'))))
+  loop
+    execute format('drop function %s', impostor);
+  end loop;
+end
+$body$;
+
+-- Lets the caller and the table's owner make the deputy, and shuts the door again.
+create or replace function agentundo._admit(role name, admit boolean) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if not pg_has_role(agentundo._caller(), role, 'member') then
+    perform agentundo._fail('UN003', format('agentundo: %s does not act for %s', agentundo._caller(), role), 'Call track() as the owner of the table.');
+  end if;
+  execute format(case when admit then 'grant usage, create on schema agentundo_history to %I' else 'revoke all on schema agentundo_history from %I' end, role);
+end
+$body$;
+
+-- Runs with the caller's rights, on purpose: only who may act for the table's owner can deputize us.
+create or replace function agentundo._deputize(relation regclass) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  owner name := (select pg_get_userbyid(relowner) from pg_class where oid = relation);
+  ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
+  worker name := agentundo._worker();
+  outsider boolean := not has_schema_privilege(owner, 'agentundo_history', 'create');
+  schema regnamespace;
+  relative regclass;
+begin
+  -- Where the caller may not grant it, _sync() says what is missing.
+  for schema in select agentundo._out_of_reach(relation, worker) loop
+    begin
+      execute format('grant usage on schema %s to %I', schema, worker);
+    exception when insufficient_privilege then
+      null;
+    end;
+  end loop;
+  for relative in
+    select r from agentundo._relatives(relation) r where not has_table_privilege(worker, r, 'select')
+  loop
+    begin
+      execute format('grant usage on schema %s to %I', (select c.relnamespace::regnamespace from pg_class c where c.oid = relative), worker);
+      execute format('grant select on %s to %I', relative, worker);
+    exception when insufficient_privilege then
+      null;
+    end;
+  end loop;
+  if agentundo._deputy(relation) is not null or owner is null then
+    return;
+  end if;
+  if not pg_has_role(current_user, owner, 'member') then
+    perform agentundo._fail('UN003', format('agentundo: only its owner %s can have table %s tracked', owner, relation),
+      format('Run it as %s, or as a superuser.', owner));
+  end if;
+  perform pg_advisory_xact_lock(hashtext('agentundo grants'));
+  if agentundo._deputy(relation) is not null then
+    return;  -- somebody was faster
+  end if;
+  if outsider then perform agentundo._admit(owner, true); end if;
+  if outsider and owner <> current_user and not has_schema_privilege(current_user, 'agentundo_history', 'create') then
+    perform agentundo._admit(current_user, true);
+  end if;
+  perform agentundo._create_deputy(owner, ours);
+  if outsider then perform agentundo._admit(owner, false); end if;
+  if outsider and owner <> current_user and not (select rolsuper from pg_roles where rolname = current_user) then
+    perform agentundo._admit(current_user, false);
+  end if;
+end
+$body$;
+
+create or replace function agentundo._by_deputy(task text, relation regclass, argument text default null, state text default null) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  deputy regproc := agentundo._deputy(relation);
+begin
+  if deputy is null then
+    perform agentundo._fail('UN003', format('agentundo: nothing of ours acts for the owner of %s', relation),
+      format('Its owner may have changed. As the owner or a superuser run "select agentundo.track(%L)" again.', relation::text));
+  end if;
+  -- Our own event trigger need not look at what we do ourselves.
+  perform set_config('agentundo.internal', 'on', true);
+  execute format('select %s($1, $2, $3, $4)', deputy) using task, relation, argument, state;
+  perform set_config('agentundo.internal', '', true);
+end
+$body$;
+
+-- Following a table -----------------------------------------------------------------------------------
+
+-- Notes what the labels of enum columns are called. A label with another name at the same place in the
+-- order was renamed; after a logical copy, which numbers the places anew, they are matched by name once.
+create or replace function agentundo._sync_labels(tracked_id int, copied boolean) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  number bigint := agentundo._last_change();
+begin
+  if copied then
+    update agentundo._label l set sortorder = e.enumsortorder
+      from agentundo._tracked t, pg_attribute a, pg_enum e
+     where t.id = tracked_id and l.tracked = t.id and l.until_change is null
+       and a.attrelid = t.relation and a.attnum = l.attnum and e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label;
+  end if;
+  with present as (
+    select a.attnum, e.enumlabel::text as label, e.enumsortorder as sortorder
+    from agentundo._tracked t
+    join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped
+    join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid)
+    where t.id = tracked_id),
+  closed as (
+    update agentundo._label l set until_change = number
+     where l.tracked = tracked_id and l.until_change is null
+       and exists (select from present p where p.attnum = l.attnum and p.sortorder = l.sortorder and p.label <> l.label)
+    returning l.attnum, l.sortorder)
+  insert into agentundo._label (tracked, attnum, label, sortorder, since_change)
+    select tracked_id, p.attnum, p.label, p.sortorder,
+      case when exists (select from closed c where c.attnum = p.attnum and c.sortorder = p.sortorder) then number else 0 end
+    from present p
+    where not exists (
+      select from agentundo._label l
+      where l.tracked = tracked_id and l.attnum = p.attnum and l.sortorder = p.sortorder and l.label = p.label and l.until_change is null);
+end
+$body$;
+
+-- The tables at the other ends of a table's foreign keys: a revert looks there for parents and dependents.
+create or replace function agentundo._relatives(relation regclass) returns setof regclass
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with level as (
+    select relation as oid union select p.relid from pg_partition_tree(relation) p)
+  select distinct case when c.conrelid in (select oid from level) then c.confrelid else c.conrelid end::regclass
+  from pg_constraint c
+  where c.contype = 'f' and c.conparentid = 0
+    and (c.conrelid in (select oid from level) or c.confrelid in (select oid from level))
+$body$;
+
+-- The schemas of a table, and of the types of its columns, that we cannot look into yet.
+create or replace function agentundo._out_of_reach(relation regclass, worker name) returns setof regnamespace
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select distinct n::regnamespace
+  from (
+    select c.relnamespace from pg_class c where c.oid = relation
+    union all
+    select b.typnamespace
+    from pg_attribute a
+    join pg_type y on y.oid = a.atttypid
+    join pg_type b on b.oid in (y.oid, y.typelem, y.typbasetype)
+    where a.attrelid = relation and a.attnum > 0 and not a.attisdropped) s (n)
+  where not has_schema_privilege(worker, n, 'usage')
+$body$;
+
+-- Makes everything of ours agree with the table as it is now. Idempotent, adds only.
+-- Takes SHARE ROW EXCLUSIVE on the relations whose triggers it has to create.
+create or replace function agentundo._sync(tracked_id int) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  worker name := agentundo._worker();
+  copied boolean := (select s.own_xmin <> s.xmin::text::bigint from agentundo._stamp s);
+  col record;
+  has agentundo._column;
+  level record;
+  m agentundo._member;
+  key record;
+  capture_function text;
+  history_name text;
+  schema regnamespace;
+begin
+  select * into t from agentundo._tracked where id = tracked_id for update;
+  if not exists (select from pg_class where oid = t.relation) then
+    update agentundo._tracked set active = false, relation = null where id = tracked_id;
+    update agentundo._column set until_change = agentundo._last_change() where tracked = tracked_id and until_change is null;
+    delete from agentundo._member where tracked = tracked_id;
+    return;
+  end if;
+
+  -- After a logical copy attribute numbers are new: match by the name of the column that lives, follow by
+  -- number again. Columns that had been dropped keep a number that no column can have.
+  if copied then
+    update agentundo._column c set attnum = coalesce((
+      select a.attnum
+      from agentundo._column lives
+      join pg_attribute a on a.attrelid = t.relation and a.attname = lives.name and not a.attisdropped
+      where lives.tracked = tracked_id and lives.attnum = c.attnum and lives.until_change is null), -abs(c.attnum))
+    where c.tracked = tracked_id;
+  end if;
+
+  for schema in select agentundo._out_of_reach(t.relation, worker) loop
+    begin
+      perform agentundo._by_deputy('usage', t.relation, schema::text);
+    exception when insufficient_privilege then
+      null;
+    end;
+    continue when has_schema_privilege(worker, schema, 'usage');
+    perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s may not look into schema %s', t.relation, worker, schema),
+      format('Run "grant usage on schema %s to %I" as the owner of the schema.', schema, worker),
+      jsonb_build_object('relation', t.relation::text, 'reason', format('schema %s', schema)));
+  end loop;
+
+  if not has_table_privilege(worker, t.history, 'select') then
+    execute format('grant select on %s to %I', t.history, worker);
+  end if;
+
+  -- Columns. One that went or changed its type ends; one that is new or changed its type begins.
+  update agentundo._column c set until_change = agentundo._last_change()
+   where c.tracked = tracked_id and c.until_change is null
+     and not exists (
+       select from pg_attribute a
+       where a.attrelid = t.relation and a.attnum = c.attnum and not a.attisdropped and a.attgenerated = ''
+         and agentundo._history_type(a.atttypid) = c.type);
+  update agentundo._column c set attnum = -c.attnum
+   where c.tracked = tracked_id and c.attnum > 0
+     and not exists (select from pg_attribute a where a.attrelid = t.relation and a.attnum = c.attnum and not a.attisdropped);
+  -- A dropped column of a composite type: its values can go nowhere any more, and must not keep the user
+  -- from dropping the type.
+  for has in
+    select c.* from agentundo._column c
+    where c.tracked = tracked_id and c.until_change is not null and (
+      select y.typtype from pg_attribute a join pg_type z on z.oid = a.atttypid join pg_type y on y.oid = coalesce(nullif(z.typelem, 0), z.oid)
+      where a.attrelid = t.history and a.attname = c.history_column) = 'c'
+  loop
+    execute format('alter table %s drop column %I', t.history, has.history_column);
+    delete from agentundo._column c where c.tracked = tracked_id and c.history_column = has.history_column;
+  end loop;
+  for col in
+    select a.attnum, a.attname, agentundo._history_type(a.atttypid) as type, a.atttypid
+    from pg_attribute a
+    where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+    order by a.attnum
+  loop
+    select * into has from agentundo._column c where c.tracked = tracked_id and c.attnum = col.attnum and c.until_change is null;
+    if not found then
+      history_name := 'c' || col.attnum || coalesce(
+        (select '_' || (count(*) + 1) from pg_attribute h where h.attrelid = t.history and h.attname ~ ('^c' || col.attnum || '(_|$)') having count(*) > 0), '');
+      execute format('alter table %s add column %I %s', t.history, history_name, col.type);
+      insert into agentundo._column (tracked, history_column, attnum, name, type, since_change)
+      values (tracked_id, history_name, col.attnum, col.attname, col.type,
+              case when exists (select from agentundo._change c where c.tracked = tracked_id) then agentundo._last_change() else 0 end);
+    elsif has.name <> col.attname then
+      update agentundo._column c set name = col.attname where c.tracked = tracked_id and c.attnum = col.attnum;
+    end if;
+  end loop;
+  perform agentundo._sync_labels(tracked_id, copied);
+
+  select * into key from agentundo._best_key(t.relation);
+  update agentundo._tracked set
+    name = agentundo._name(t.relation),
+    key_columns = coalesce(key.columns, '{}'),
+    kind = case
+      when (select relkind from pg_class where oid = t.relation) = 'p' then 'partitioned'
+      when exists (select from pg_inherits where inhparent = t.relation or inhrelid = t.relation) then 'inherited'
+      else 'plain' end
+  where id = tracked_id returning * into t;
+
+  -- Relations that left the tree (a detached partition) lose our triggers.
+  for level in
+    select mb.relation from agentundo._member mb
+    where mb.tracked = tracked_id and mb.relation not in (select r from agentundo._levels(t.relation, t.kind) r)
+  loop
+    if exists (select from pg_class where oid = level.relation) then
+      perform agentundo._drop_triggers(level.relation);
+    end if;
+    delete from agentundo._member mb where mb.relation = level.relation;
+  end loop;
+
+  -- Tables that a foreign key ties to it, as far as we have a deputy there.
+  for level in
+    select r as relation from agentundo._relatives(t.relation) r
+    where not has_table_privilege(worker, r, 'select') and agentundo._deputy(r) is not null
+  loop
+    perform agentundo._by_deputy('grant select', level.relation);
+  end loop;
+
+  -- Every level of the tree.
+  for level in select r as relation, c.relkind from agentundo._levels(t.relation, t.kind) r join pg_class c on c.oid = r loop
+    insert into agentundo._member as mb (relation, tracked, shape, filenode)
+      values (level.relation, tracked_id, agentundo._shape(level.relation), pg_relation_filenode(level.relation))
+      on conflict (relation) do update set tracked = excluded.tracked, shape = excluded.shape, filenode = excluded.filenode,
+        rewritten = case when mb.filenode is distinct from excluded.filenode then agentundo._last_change() else mb.rewritten end
+      returning * into m;
+    if level.relkind = 'r' and not (has_table_privilege(worker, level.relation, 'insert') and has_table_privilege(worker, level.relation, 'select')
+        and has_table_privilege(worker, level.relation, 'update') and has_table_privilege(worker, level.relation, 'delete'))
+      or level.relkind = 'p' and not has_table_privilege(worker, level.relation, 'delete') then
+      perform agentundo._by_deputy('grant', level.relation);
+    end if;
+    capture_function := agentundo._make_capture(t, m);
+    perform agentundo._make_triggers(t, m, capture_function);
+  end loop;
+end
+$body$;
+
+create or replace function agentundo._levels(root regclass, kind text) returns setof regclass
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select root where kind <> 'partitioned'
+  union all
+  select p.relid::regclass from pg_partition_tree(root) p join pg_class c on c.oid = p.relid
+  where kind = 'partitioned' and c.relkind in ('r', 'p')
+$body$;
+
+create or replace function agentundo._drop_triggers(relation regclass) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  name text;
+begin
+  for name in
+    select tgname from pg_trigger
+    where tgrelid = relation and tgname like 'agentundo\_%' and not tgisinternal and tgparentid = 0
+      and tgfoid in (select oid from pg_proc where pronamespace = 'agentundo'::regnamespace)
+  loop
+    perform agentundo._by_deputy('drop trigger', relation, name);
+  end loop;
+end
+$body$;
+
+-- Public ----------------------------------------------------------------------------------------------
+
+create or replace function agentundo._track(relation regclass, capture text) returns setof regclass
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
+$body$
+declare
+  reason text := agentundo._why_not_trackable(relation);
+  t agentundo._tracked;
+  c pg_class;
+  history_table text;
+  child regclass;
+begin
+  if capture is null or capture not in ('agent', 'all') then
+    perform agentundo._fail('22023', format('agentundo: there is no capture mode %L', capture),
+      'Use ''agent'' (tagged writes and agent roles) or ''all'' (every write).');
+  elsif reason is not null then
+    perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s', coalesce(relation::text, 'NULL'), reason),
+      'See "agentundo.check()" for what is tracked, and the limits in the documentation.',
+      jsonb_build_object('relation', relation::text, 'reason', reason));
+  end if;
+  select * into c from pg_class where oid = relation;
+  if not pg_has_role(agentundo._caller(), c.relowner, 'usage') then
+    perform agentundo._fail('UN003', format('agentundo: only its owner can have table %s tracked', relation),
+      format('Run it as %s, or as a superuser.', pg_get_userbyid(c.relowner)));
+  end if;
+
+  select * into t from agentundo._tracked x where x.relation = _track.relation for update;
+  if not found then
+    insert into agentundo._tracked as x (relation, name, kind, capture, history, key_columns)
+    values (_track.relation, agentundo._name(_track.relation), 'plain', _track.capture, 'agentundo._change'::regclass, '{}')
+    returning * into t;
+    history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id);
+    execute format('create table %s (_change bigint not null, _image "char" not null)', history_table);
+    execute format('create index on %s (_change)', history_table);
+    execute format('alter table %s replica identity full', history_table);
+    execute format('comment on table %s is %L', history_table,
+      'Images of rows of ' || t.name || ': O before, N after a change of agentundo._change. Columns are named by attribute number, see agentundo._column.');
+    update agentundo._tracked x set history = to_regclass(history_table) where x.id = t.id;
+  else
+    update agentundo._tracked x set capture = _track.capture, active = true where x.id = t.id;
+  end if;
+  perform agentundo._sync(t.id);
+  if c.relpersistence = 'u' then
+    raise warning 'agentundo: % is unlogged: a crash empties it, and its history will not match', relation;
+  end if;
+  return next relation;
+
+  -- A tree by inheritance: a statement on the parent writes the children's rows too.
+  for child in select inhrelid::regclass from pg_inherits where inhparent = relation and c.relkind = 'r' loop
+    return query select agentundo._track(child, capture);
+  end loop;
+end
+$body$;
+
+create or replace function agentundo.track(relation regclass, capture text default 'agent') returns setof regclass
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  level regclass;
+begin
+  -- As the caller: whoever may act for the owners of the table and of all its parts deputizes us.
+  if agentundo._why_not_trackable(relation) is null then
+    for level in
+      select relation
+      union
+      select relid::regclass from pg_catalog.pg_partition_tree(relation) where relid is not null
+      union
+      (with recursive heir as (
+         select inhrelid from pg_catalog.pg_inherits where inhparent = relation
+         union select i.inhrelid from pg_catalog.pg_inherits i join heir h on i.inhparent = h.inhrelid)
+       select inhrelid::regclass from heir)
+    loop
+      perform agentundo._deputize(level);
+    end loop;
+  end if;
+  return query select agentundo._track(relation, capture);
+end
+$body$;
+comment on function agentundo.track(regclass, text) is
+  'Begins to keep history for a table (and its partitions or inheriting tables): writes under a tag, or all writes with capture => ''all''. Creates triggers under a short SHARE ROW EXCLUSIVE lock; changes no row. Again on a tracked table: changes its capture mode.';
+
+create or replace function agentundo.track_schema(schema regnamespace, capture text default 'agent') returns setof regclass
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  relation regclass;
+begin
+  for relation in
+    select c.oid::regclass from pg_catalog.pg_class c
+    where c.relnamespace = schema and c.relkind in ('r', 'p') and not c.relispartition
+      and agentundo._why_not_trackable(c.oid) is null
+    order by c.oid
+  loop
+    return query select agentundo.track(relation, capture);
+  end loop;
+  perform agentundo._remember_schema(schema, capture);
+end
+$body$;
+comment on function agentundo.track_schema(regnamespace, text) is
+  'Tracks every table of a schema, now and later: tables created afterwards are tracked by an event trigger, or reported as errors by check() where there is none. Locks each table shortly; changes no row.';
+
+create or replace function agentundo._remember_schema(schema regnamespace, capture text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if not has_schema_privilege(agentundo._caller(), schema, 'create') then
+    perform agentundo._fail('UN003', format('agentundo: %s may not decide for schema %s', agentundo._caller(), schema), 'Run it as the owner of the schema.');
+  end if;
+  insert into agentundo._schema_rule values ((select nspname from pg_namespace where oid = schema), capture)
+  on conflict (schema_name) do update set capture = excluded.capture;
+end
+$body$;
+
+create or replace function agentundo.untrack(relation regclass, keep_history boolean default true) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
+$body$
+declare
+  t agentundo._tracked;
+  level record;
+begin
+  select * into t from agentundo._tracked x where x.relation = untrack.relation for update;
+  if not found then
+    perform agentundo._fail('UN004', format('agentundo: %s is not tracked', coalesce(relation::text, 'NULL')),
+      'The view agentundo.tracked lists what is.');
+  elsif not pg_has_role(agentundo._caller(), (select relowner from pg_class where oid = relation), 'usage') then
+    perform agentundo._fail('UN003', format('agentundo: only its owner can untrack %s', relation), 'Run it as the owner, or as a superuser.');
+  end if;
+  for level in select mb.relation, mb.id from agentundo._member mb where mb.tracked = t.id loop
+    perform agentundo._drop_triggers(level.relation);
+    if not keep_history then  -- else it can still be reverted
+      perform agentundo._by_deputy('revoke', level.relation);
+    end if;
+    execute format('drop function if exists agentundo.%I()', '_capture_' || level.id);
+  end loop;
+  delete from agentundo._member mb where mb.tracked = t.id;
+  if keep_history then
+    update agentundo._tracked x set active = false where x.id = t.id;
+  else
+    if exists (select from pg_class where oid = t.history) then
+      execute format('drop table %s', t.history);
+    end if;
+    delete from agentundo._reverted r using agentundo._change c where c.tracked = t.id and r.change = c.change;
+    delete from agentundo._change c where c.tracked = t.id;
+    delete from agentundo._tracked x where x.id = t.id;
+  end if;
+end
+$body$;
+comment on function agentundo.untrack(regclass, boolean) is
+  'Takes our triggers off a table; later writes are not captured. History stays and can still be reverted, unless keep_history is false: then it is destroyed and nothing of this table can be undone any more.';
+
+create or replace function agentundo.sync(relation regclass default null) returns setof regclass
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
+$body$
+declare
+  t agentundo._tracked;
+  found_one boolean := false;
+begin
+  for t in
+    select * from agentundo._tracked x
+    where x.active and (sync.relation is null or x.relation = sync.relation or x.relation = pg_partition_root(sync.relation))
+    order by x.relation::oid
+  loop
+    found_one := true;
+    perform agentundo._sync(t.id);
+    return next t.relation;
+  end loop;
+  if relation is not null and not found_one then
+    perform agentundo._fail('UN004', format('agentundo: %s is not tracked', relation), 'Call agentundo.track() first.');
+  end if;
+  -- The first sync after a logical copy (all of it at once) makes versions worth something again.
+  if relation is null and exists (select from agentundo._stamp s where s.own_xmin <> s.xmin::text::bigint) then
+    delete from agentundo._stamp;
+    insert into agentundo._stamp (trusted_after) values (agentundo._last_change());
+    update agentundo._stamp set own_xmin = xmin::text::bigint;
+  end if;
+end
+$body$;
+comment on function agentundo.sync(regclass) is
+  'Follows changed tables: new, renamed, retyped or dropped columns, new and detached partitions, a restored dump. Adds to history, rewrites nothing, changes no row of yours.';
+
+-- Event triggers call these where they exist (18_grants.sql); DDL of yours never fails because of us.
+create or replace function agentundo._on_ddl() returns event_trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
+$body$
+declare
+  id int;
+begin
+  if agentundo._setting('agentundo.internal') is not null then
+    return;
+  end if;
+  for id in
+    select distinct x.id
+    from pg_event_trigger_ddl_commands() d
+    join agentundo._tracked x on x.active
+    where d.classid = 'pg_class'::regclass
+      and (x.relation = d.objid or x.relation = pg_partition_root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
+        or x.relation in (select agentundo._relatives(d.objid)) or d.objid in (select agentundo._ancestors(x.relation))
+        or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid))
+    union
+    select x.id from agentundo._tracked x
+    join agentundo._member mb on mb.tracked = x.id
+    where x.active and exists (select from pg_event_trigger_ddl_commands() d where d.object_type in ('type', 'schema'))
+  loop
+    begin
+      perform agentundo._sync(id);
+    exception when others then
+      raise warning 'agentundo: could not follow this change: %', sqlerrm
+        using hint = 'Tagged writes to the table are refused until "select agentundo.sync()" succeeds.';
+    end;
+  end loop;
+  -- New tables: in a schema that is tracked as a whole, or inheriting from a tracked table.
+  perform agentundo._track_new(d.objid, coalesce(r.capture, (
+      select x.capture from agentundo._tracked x where x.active and x.relation in (select agentundo._ancestors(d.objid)) limit 1)))
+  from pg_event_trigger_ddl_commands() d
+  join pg_class c on c.oid = d.objid and c.relkind in ('r', 'p') and not c.relispartition
+  join pg_namespace n on n.oid = c.relnamespace
+  left join agentundo._schema_rule r on r.schema_name = n.nspname
+  where d.classid = 'pg_class'::regclass and d.command_tag in ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
+    and not exists (select from agentundo._tracked x where x.relation = d.objid and x.active)
+    and (r.capture is not null or exists (select from agentundo._tracked x where x.active and x.relation in (select agentundo._ancestors(d.objid))));
+end
+$body$;
+
+-- The tables from which a table inherits, over all generations; not those of which it is a partition.
+create or replace function agentundo._ancestors(relation oid) returns setof regclass
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive up as (
+    select i.inhparent from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhrelid = relation and not c.relispartition
+    union
+    select i.inhparent from pg_inherits i join up u on i.inhrelid = u.inhparent)
+  select inhparent::regclass from up
+$body$;
+
+create or replace function agentundo._track_new(relation regclass, capture text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if agentundo._why_not_trackable(relation) is null then
+    perform agentundo._track(relation, capture);
+  end if;
+exception when others then
+  raise warning 'agentundo: table % is not tracked: %', relation, sqlerrm
+    using hint = format('Run "select agentundo.track(%L)" as its owner.', relation::text);
+end
+$body$;
+
+create or replace function agentundo._on_drop() returns event_trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t record;
+begin
+  for t in
+    select x.id from agentundo._tracked x join pg_event_trigger_dropped_objects() d
+      on d.classid = 'pg_class'::regclass and d.objid = x.relation and d.objsubid = 0
+  loop
+    perform agentundo._sync(t.id);
+  end loop;
+  -- A history table dropped by hand: sessions that have captured before must look again.
+  for t in
+    select mb.id from agentundo._member mb join agentundo._tracked x on x.id = mb.tracked
+    join pg_event_trigger_dropped_objects() d on d.classid = 'pg_class'::regclass and d.objid = x.history and d.objsubid = 0
+    where to_regproc('agentundo._capture_' || mb.id) is not null
+  loop
+    execute format('alter function agentundo.%I() cost 100', '_capture_' || t.id);
+  end loop;
+end
+$body$;
+
+-- ==== 06_capture.sql ====
+
+-- 06  Capture: a write under a tag leaves its row images, in the same transaction
+--
+-- Each relation of a tracked table has one capture function, generated with static SQL over explicit
+-- columns, called by statement triggers that see the rows before and after as transition tables.
+-- What it does for a tagged statement: one row into `_change`, the rows before (O) and after (N) into
+-- the table's history. For anybody else it returns on its first lines.
+--
+-- Rules for the generated text, each for a reason:
+--   * no EXCEPTION block: a subtransaction would give the history another xmin than the rows, and the
+--     row version (see `_change`) would be worthless;
+--   * every name is qualified, operators too, instead of a SET search_path clause: the clause costs as
+--     much as the early exit, and without qualification a hostile search_path would run in our name;
+--   * user columns never meet our names: variables begin with agentundo_, history columns are c1, c2, c3,
+--     and #variable_conflict says whose is meant;
+--   * the branch "where false" of the UNION compares the number of columns at parse time, _shape_ok()
+--     everything else at plan time: both are gone from the executed plan.
+--
+-- Tables that inherit (INHERITS) use row triggers instead: a statement on the parent fires only the
+-- parent's statement trigger, whose transition table lacks the children's columns.
+
+-- Is the session one of an agent's, by role? Exact, for the rare case that the quick test in the
+-- trigger cannot decide: pg_has_role() calls a superuser a member of everything.
+create or replace function agentundo._is_agent() returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive member as (
+    select oid from pg_roles where rolname in (session_user, agentundo._caller())
+    union
+    select a.roleid from pg_auth_members a join member m on a.member = m.oid)
+  select exists (select from member where oid = to_regrole('agentundo_agent')::oid)
+$body$;
+
+-- Agents that set nothing: each of their transactions is an invocation, each of their sessions a run.
+create or replace function agentundo._implicit_invocation() returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select format('%s-tx-%s', node, pg_current_xact_id()) from agentundo._stamp
+$body$;
+
+-- The session's name is made once and kept in the session: when it began is hidden from us.
+create or replace function agentundo._implicit_run() returns text
+language sql volatile security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(agentundo._setting('agentundo.session'),
+    set_config('agentundo.session', format('%s-session-%s', s.node, gen_random_uuid()), false))
+  from agentundo._stamp s
+$body$;
+
+-- While a revert restores rows, their images exist already: count instead of storing. The setting is
+-- only a hint, the row in `_restoring`, which nobody but us can write, decides. `true`: counted.
+create or replace function agentundo._counted(tracked_id int, op "char", n bigint) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if not exists (select from agentundo._restoring r where r.xid = pg_current_xact_id()) then
+    return false;
+  end if;
+  if n > 0 then
+    insert into agentundo._restoring as r (xid, tracked, operation, planned, seen)
+    values (pg_current_xact_id(), tracked_id, op, 0, n)
+    on conflict (xid, tracked, operation) do update set seen = r.seen + excluded.seen;
+  end if;
+  return true;
+end
+$body$;
+
+-- For row triggers: a cheap sum over the columns, and the thorough look where it differs.
+create or replace function agentundo._columns_seen(relation oid) returns numeric
+language sql stable as
+$body$
+  select pg_catalog.sum(pg_catalog.hashtextextended(pg_catalog.format('%s %s %s %s', a.attnum, a.attname, a.atttypid, a.attgenerated), 0))
+  from pg_catalog.pg_attribute a
+  where a.attrelid operator(pg_catalog.=) $1 and a.attnum operator(pg_catalog.>) 0 and not a.attisdropped
+$body$;
+
+create or replace function agentundo._check_shape(member int) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  perform agentundo._shape_ok(member);
+end
+$body$;
+
+create or replace function agentundo._refuse_id(id text) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  perform agentundo._check_id(id, 'value of agent.invocation');
+end
+$body$;
+
+-- Generates the capture function of one relation and returns its name.
+create or replace function agentundo._make_capture(t agentundo._tracked, m agentundo._member) returns text
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  name text := '_capture_' || m.id;
+  history_list text;   -- c1, c2
+  picked text;         -- agentundo_row."a", agentundo_row."b"
+  shaped text;         -- every column in order, generated ones as a typed null
+  old_values text;
+  new_values text;
+  exit_early text;
+  tail text;
+  images text;
+  images_old text;
+  images_new text;
+  change text;
+  body text;
+begin
+  select string_agg(quote_ident(c.history_column), ', ' order by a.attnum),
+         string_agg(agentundo._stored('agentundo_row', a.attname, a.atttypid), ', ' order by a.attnum),
+         string_agg(agentundo._stored('old', a.attname, a.atttypid), ', ' order by a.attnum),
+         string_agg(agentundo._stored('new', a.attname, a.atttypid), ', ' order by a.attnum)
+    into history_list, picked, old_values, new_values
+    from pg_attribute a
+    join agentundo._column c on c.tracked = t.id and c.until_change is null
+     and c.name = a.attname  -- a level of the tree may have other attribute numbers than its root
+   where a.attrelid = m.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '';
+  select string_agg(case when a.attgenerated = '' then format('agentundo_row.%I', a.attname)
+                         else format('null::%I.%I as %I', n.nspname, y.typname, a.attname) end, ', ' order by a.attnum)
+    into shaped
+    from pg_attribute a join pg_type y on y.oid = agentundo._base(a.atttypid) join pg_namespace n on n.oid = y.typnamespace
+   where a.attrelid = m.relation and a.attnum > 0 and not a.attisdropped;
+  history_list := coalesce(', ' || history_list, '');
+  picked := coalesce(', ' || picked, '');
+
+  exit_early := case t.capture when 'agent' then $exit$
+    if (pg_catalog.current_setting('role') operator(pg_catalog.=) 'none'
+        and (pg_catalog.current_setting('is_superuser') operator(pg_catalog.=) 'on'
+             or not coalesce(pg_catalog.pg_has_role(session_user, pg_catalog.to_regrole('agentundo_agent')::pg_catalog.oid, 'member'), false)))
+      or not coalesce(pg_catalog.pg_has_role(session_user, pg_catalog.to_regrole('agentundo_agent')::pg_catalog.oid, 'member')
+           or pg_catalog.pg_has_role(pg_catalog.current_setting('role')::pg_catalog.name, pg_catalog.to_regrole('agentundo_agent')::pg_catalog.oid, 'member'), false)
+    then
+      return null;
+    end if;
+    if not agentundo._is_agent() then
+      return null;
+    end if;
+    agentundo_tag := agentundo._implicit_invocation();
+    agentundo_run := agentundo._implicit_run();$exit$
+  else $exit$
+    agentundo_tag := null;
+    if coalesce(pg_catalog.pg_has_role(session_user, pg_catalog.to_regrole('agentundo_agent')::pg_catalog.oid, 'member'), false)
+      or pg_catalog.current_setting('role') operator(pg_catalog.<>) 'none' then
+      if agentundo._is_agent() then
+        agentundo_tag := agentundo._implicit_invocation();
+        agentundo_run := agentundo._implicit_run();
+      end if;
+    end if;$exit$ end;
+
+  change := format($sql$
+    insert into agentundo._change (tracked, relation, filenode, rows, depth, operation, invocation, application, run, step, tool, actor, on_behalf_of, scope)
+    select %s, tg_relid, pg_catalog.pg_relation_filenode(tg_relid), agentundo_counted.n, pg_catalog.pg_trigger_depth(),
+      %%s, agentundo_tag, pg_catalog.current_setting('application_name'),
+      case when agentundo_run is null then agentundo._setting('agent.run') else agentundo_run end,
+      case when agentundo_tag is null then null else agentundo._step(agentundo._setting('agent.step')) end,
+      agentundo._setting('agent.tool'), agentundo._setting('agent.actor'), agentundo._setting('agent.on_behalf_of'), agentundo._setting('agent.scope')
+    from %%s
+    returning change into agentundo_change;$sql$, t.id);
+
+  if t.kind <> 'inherited' then
+    change := format(change, 'agentundo_op',
+      format('(select pg_catalog.count(*) from %%s agentundo_row where agentundo._shape_ok(%s)) agentundo_counted (n) where agentundo_counted.n operator(pg_catalog.>) 0', m.id));
+    images := $sql$
+      insert into %s (_change, _image%s)
+      select agentundo_block.agentundo_change, %L%s from (
+        select %s from %s agentundo_row union all select agentundo_row.* from %6$s agentundo_row where false) agentundo_row;$sql$;
+    images_new := format(images, t.history, history_list, 'N', picked, shaped, 'agentundo_new');
+    images_old := format(images, t.history, history_list, 'O', picked, shaped, 'agentundo_old');
+    body := format($sql$
+    if agentundo_op operator(pg_catalog.=) 'I' then%s
+      if agentundo_change is null then return null; end if;%s
+    elsif agentundo_op operator(pg_catalog.=) 'D' then%s
+      if agentundo_change is null then return null; end if;%s
+    else%s
+      if agentundo_change is null then return null; end if;%s%s
+    end if;$sql$,
+      format(change, 'agentundo_new'), images_new,
+      format(change, 'agentundo_old'), images_old,
+      format(change, 'agentundo_new'), images_old, images_new);
+    tail := format($sql$
+    if pg_catalog.current_setting('agentundo.restoring', true) operator(pg_catalog.=) 'on' then
+      if agentundo_op operator(pg_catalog.=) 'D' then
+        if agentundo._counted(%1$s, agentundo_op, (select pg_catalog.count(*) from agentundo_old)) then return null; end if;
+      elsif agentundo._counted(%1$s, agentundo_op, (select pg_catalog.count(*) from agentundo_new)) then return null;
+      end if;
+    end if;$sql$, t.id);
+  else
+    -- Row triggers. Their plans do not follow the table's shape, so they look themselves.
+    change := format(change, 'agentundo_op', '(select 1) agentundo_counted (n)');
+    images_old := format('
+      insert into %s (_change, _image%s) values (agentundo_block.agentundo_change, ''O''%s);', t.history, history_list, coalesce(', ' || old_values, ''));
+    images_new := format('
+      insert into %s (_change, _image%s) values (agentundo_block.agentundo_change, ''N''%s);', t.history, history_list, coalesce(', ' || new_values, ''));
+    body := format($sql$
+    if agentundo._columns_seen(tg_relid) operator(pg_catalog.<>) %s::pg_catalog.numeric then
+      perform agentundo._check_shape(%s);
+    end if;%s
+    if agentundo_op operator(pg_catalog.<>) 'I' then%s
+    end if;
+    if agentundo_op operator(pg_catalog.<>) 'D' then%s
+    end if;$sql$, agentundo._columns_seen(m.relation), m.id, change, images_old, images_new);
+    -- The statement trigger beside them only looks whether a table that inherits is unknown to us.
+    tail := format($sql$
+    if pg_catalog.current_setting('agentundo.restoring', true) operator(pg_catalog.=) 'on' then
+      if agentundo._counted(%1$s, agentundo_op, case when tg_level operator(pg_catalog.=) 'ROW' then 1 else 0 end) then return null; end if;
+    end if;
+    if tg_level operator(pg_catalog.=) 'STATEMENT' then
+      perform agentundo._check_shape(%2$s);
+      return null;
+    end if;$sql$, t.id, m.id);
+  end if;
+
+  body := format($plpgsql$
+#variable_conflict use_column
+-- Generated by agentundo._make_capture(), rebuilt by agentundo.sync().
+<<agentundo_block>>
+declare
+  agentundo_tag pg_catalog.text := pg_catalog.current_setting('agent.invocation', true);
+  agentundo_run pg_catalog.text;
+  agentundo_op pg_catalog."char";
+  agentundo_change pg_catalog.int8;
+begin
+  if agentundo_tag is null or agentundo_tag operator(pg_catalog.=) '' then%s
+  elsif pg_catalog.octet_length(agentundo_tag) operator(pg_catalog.>) 255 then
+    perform agentundo._refuse_id(agentundo_tag);
+  end if;
+  agentundo_op := pg_catalog.left(tg_op, 1)::pg_catalog."char";%s%s
+  return null;
+end
+$plpgsql$, exit_early, tail, body);
+  -- As a literal: no name of the user's can end it.
+  execute format('create or replace function agentundo.%I() returns trigger language plpgsql security definer as %L', name, body);
+  execute format('comment on function agentundo.%I() is %L', name, 'Captures ' || t.name);
+  execute format('revoke all on function agentundo.%I() from public', name);
+  return name;
+end
+$body$;
+
+-- TRUNCATE destroys rows without naming them: they are copied before. Only relations that hold rows
+-- themselves copy, each its own; under READ COMMITTED alone does our look see all that goes.
+create or replace function agentundo._capture_truncate() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  tag text := agentundo._setting('agent.invocation');
+  run text := agentundo._setting('agent.run');
+  t agentundo._tracked;
+  m agentundo._member;
+  number bigint;
+  copied bigint;
+  history_list text;
+  picked text;
+  typed text;
+begin
+  select * into m from agentundo._member where relation = tg_relid;
+  select * into t from agentundo._tracked where id = m.tracked;
+  if tag is null and agentundo._is_agent() then
+    tag := agentundo._implicit_invocation();
+    run := agentundo._implicit_run();
+  end if;
+  if not found then
+    return null;
+  end if;
+  -- Whoever truncates, and captured or not: rows that are there afterwards are not those of before, however
+  -- equal they look.
+  update agentundo._member x set emptied = agentundo._last_change() where x.relation = tg_relid;
+  if tag is null and t.capture = 'agent' then
+    return null;
+  end if;
+  if tag is not null then
+    perform agentundo._check_id(tag, 'value of agent.invocation');
+  end if;
+  if current_setting('transaction_isolation') <> 'read committed' then
+    if tag is null then
+      raise warning 'agentundo: TRUNCATE of % under % is not captured', tg_relid::regclass, upper(current_setting('transaction_isolation'));
+      return null;
+    end if;
+    perform agentundo._fail('UN007', format('agentundo: a tagged TRUNCATE of %s is refused under %s', tg_relid::regclass, upper(current_setting('transaction_isolation'))),
+      'Its snapshot may lack rows that TRUNCATE destroys. Use READ COMMITTED, or DELETE.');
+  end if;
+  perform agentundo._shape_ok(m.id);
+  perform agentundo._fail('UN008', format('agentundo: partition %s is not tracked yet; the tagged TRUNCATE is refused', p.relid::regclass),
+      format('Run "select agentundo.sync(%L)" as a role that may, then repeat it.', t.name), jsonb_build_object('relation', p.relid::regclass::text))
+    from pg_partition_tree(tg_relid) p
+   where tag is not null and not exists (select from agentundo._member x where x.relation = p.relid);
+  if pg_relation_filenode(tg_relid) is null then
+    return null;
+  end if;
+  select string_agg(quote_ident(c.history_column), ', '), string_agg(agentundo._stored('t', c.name, a.atttypid), ', '),
+         string_agg(format('%I %s', c.history_column, c.type), ', ')
+    into history_list, picked, typed
+    from agentundo._column c
+    join pg_attribute a on a.attrelid = tg_relid and a.attname = c.name and not a.attisdropped
+   where c.tracked = t.id and c.until_change is null;
+  number := nextval('agentundo._change_number');
+  execute format('insert into %s (_change, _image, %s) select $1, ''O'', image.* from agentundo._look(%L) as image (%s)',
+      t.history, history_list, format('select %s from only %s t', picked, tg_relid::regclass), typed) using number;
+  get diagnostics copied = row_count;
+  if copied > 0 then
+    insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, invocation, application, run, step, tool, actor, on_behalf_of, scope)
+    values (number, t.id, tg_relid, pg_relation_filenode(tg_relid), copied, pg_trigger_depth(), 'T', tag, current_setting('application_name'),
+      run, agentundo._step(agentundo._setting('agent.step')), agentundo._setting('agent.tool'), agentundo._setting('agent.actor'),
+      agentundo._setting('agent.on_behalf_of'), agentundo._setting('agent.scope'));
+  end if;
+  return null;
+end
+$body$;
+
+-- PostgreSQL copies a row trigger of a partitioned table to partitions that come later. This one
+-- stands on the root and is switched off on all partitions that we know, so that it speaks only in
+-- one that we have not seen: there a tagged write would have been missed.
+create or replace function agentundo._unknown_partition() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if agentundo._setting('agent.invocation') is not null or agentundo._is_agent() then
+    perform agentundo._fail('UN008', format('agentundo: partition %s is not tracked yet; the tagged write is refused', tg_relid::regclass),
+      format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', pg_partition_root(tg_relid)::regclass::text),
+      jsonb_build_object('relation', tg_relid::regclass::text));
+  end if;
+  return null;
+end
+$body$;
+
+create or replace function agentundo._make_triggers(t agentundo._tracked, m agentundo._member, capture_function text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  w record;
+  present pg_trigger;
+  relkind "char" := (select c.relkind from pg_class c where c.oid = m.relation);
+  owner name := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = m.relation);
+  guest constant boolean := owner <> current_user and not has_schema_privilege(owner, 'agentundo', 'usage');
+  lent text[] := array[capture_function, '_capture_truncate', '_unknown_partition'];
+  one text;
+  missing text[] := array[]::text[];
+  wanted text[] := array[]::text[];
+begin
+  for w in
+    select * from (values
+      ('agentundo_insert', capture_function, t.kind <> 'inherited'),
+      ('agentundo_update', capture_function, t.kind <> 'inherited'),
+      ('agentundo_delete', capture_function, t.kind <> 'inherited'),
+      ('agentundo_row', capture_function, t.kind = 'inherited'),
+      ('agentundo_tree', capture_function, t.kind = 'inherited'),
+      ('agentundo_truncate', '_capture_truncate', true),
+      ('agentundo_unknown', '_unknown_partition', relkind = 'p' and m.relation = t.relation)
+    ) v (name, function, wanted)
+    where v.wanted
+  loop
+    wanted := wanted || w.name;
+    select * into present from pg_trigger where tgrelid = m.relation and tgname = w.name;
+    if not found then
+      missing := missing || array[[w.name, w.function]];
+    elsif present.tgenabled <> 'A' then
+      perform agentundo._by_deputy('switch', m.relation, w.name, 'A');
+    end if;
+  end loop;
+  -- The owner's deputy names the functions when it creates the triggers: lent for as long as that takes, or the
+  -- owner could hang them on tables of any shape. Two migrations at once would stumble over the catalog.
+  if missing <> array[]::text[] then
+    perform pg_advisory_xact_lock(hashtext('agentundo grants'));
+    if owner <> current_user then
+      foreach one in array lent loop
+        execute format('grant execute on function agentundo.%I() to %I', one, owner);
+      end loop;
+      execute format('grant usage on schema agentundo to %I', owner);
+    end if;
+    for i in 1 .. array_length(missing, 1) loop
+      perform agentundo._by_deputy('trigger', m.relation, missing[i][1], missing[i][2]);
+    end loop;
+    if owner <> current_user then
+      foreach one in array lent loop
+        execute format('revoke execute on function agentundo.%I() from %I', one, owner);
+      end loop;
+      if guest then
+        execute format('revoke usage on schema agentundo from %I', owner);
+      end if;
+    end if;
+  end if;
+  -- A plain table that has become part of an inheritance tree, or the other way round.
+  for present in
+    select * from pg_trigger
+    where tgrelid = m.relation and tgname like 'agentundo\_%' and tgname <> all (wanted) and tgparentid = 0
+      and tgfoid in (select oid from pg_proc where pronamespace = 'agentundo'::regnamespace)
+  loop
+    perform agentundo._by_deputy('drop trigger', m.relation, present.tgname::text);
+  end loop;
+  -- The copy of the sentinel on a partition that we know now.
+  for present in
+    select * from pg_trigger where tgrelid = m.relation and tgname = 'agentundo_unknown' and tgparentid <> 0 and tgenabled <> 'D'
+  loop
+    perform agentundo._by_deputy('switch', m.relation, 'agentundo_unknown', 'D');
+  end loop;
+end
+$body$;
+
+-- ==== 07_images.sql ====
+
+-- 07  Images: how one row of history, or of a table, is read and compared
+--
+-- History keeps each column of a table in a history column of its own, named by attribute number, and
+-- in a further one after the column has changed its type. What stands here turns a column of the table
+-- into an SQL expression over a history row, whatever has happened to it since. These functions return
+-- text: pieces of the statements that the following files put together.
+
+-- A template with its {{placeholders}} filled in, in one pass: what is filled in is not looked at again. One
+-- that has no value stays, and the statement says so by failing.
+create or replace function agentundo._fill(template text, pieces jsonb) returns text
+language sql immutable as
+$body$
+  select string_agg(piece || coalesce(pieces ->> name, '{{' || name || '}}', ''), '' order by n)
+  from rows from (
+    regexp_split_to_table(template, '[{][{][a-z_]+[}][}]'),
+    regexp_matches(template, '[{][{]([a-z_]+)[}][}]', 'g')) with ordinality x (piece, names, n)
+  cross join lateral (select names[1]) y (name)
+$body$;
+
+-- The table as it stands in a FROM clause: its own rows, and those of its partitions, but not of tables
+-- that inherit, which are tracked for themselves.
+create or replace function agentundo._from(t agentundo._tracked) returns text
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$ select case when t.kind = 'inherited' then 'only ' else '' end || t.relation::text $body$;
+
+-- The equality operator of a type's default btree class, qualified: `=` is looked up along the
+-- search_path, and citext, ltree and others live in schemas that ours does not name.
+create or replace function agentundo._equal(type oid) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with base as (
+    select coalesce(nullif(t.typbasetype, 0), t.oid) as oid from pg_type t where t.oid = type)
+  select coalesce(
+    (select format('operator(%I.%s)', n.nspname, o.oprname)
+     from base
+     join pg_opclass c on c.opcintype = base.oid and c.opcdefault
+     join pg_am am on am.oid = c.opcmethod and am.amname = 'btree'
+     join pg_amop p on p.amopfamily = c.opcfamily and p.amopstrategy = 3 and p.amoplefttype = c.opcintype and p.amoprighttype = c.opcintype
+     join pg_operator o on o.oid = p.amopopr
+     join pg_namespace n on n.oid = o.oprnamespace
+     limit 1),
+    'operator(pg_catalog.=)')
+$body$;
+
+-- May a value kept in history as `old` be given back as `new` without a loss? Then a retyped column
+-- can still be restored.
+create or replace function agentundo._widens(old text, new text) returns boolean
+language sql stable as
+$body$
+  select old = new
+    or exists (
+      select from pg_cast c
+      where c.castsource = to_regtype(old) and c.casttarget = to_regtype(new) and c.castcontext = 'i'
+        and (c.castmethod = 'b' or (old, new) in (
+          ('smallint', 'integer'), ('smallint', 'bigint'), ('smallint', 'numeric'), ('integer', 'bigint'), ('integer', 'numeric'),
+          ('bigint', 'numeric'), ('real', 'double precision'), ('date', 'timestamp without time zone'), ('bpchar', 'text'), ('character varying', 'text'))))
+$body$;
+
+-- Has a label of this enum column been renamed since it was tracked? Nearly never, and then its images
+-- are read as they are.
+create or replace function agentundo._renamed_labels(tracked_id int, attnum smallint) returns boolean
+language sql stable as
+$body$
+  select exists (
+    select from agentundo._label l
+    join agentundo._tracked t on t.id = l.tracked
+    join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
+    where l.tracked = tracked_id and l.attnum = _renamed_labels.attnum
+      and not exists (select from pg_enum e where e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label and e.enumsortorder = l.sortorder))
+$body$;
+
+-- An enum label of change number `change` as it is called today: it kept its place in the order.
+create or replace function agentundo._label_now(tracked_id int, attnum smallint, label text, change bigint) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce((
+    select e.enumlabel::text
+    from agentundo._label l
+    join agentundo._tracked t on t.id = l.tracked
+    join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
+    join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid) and e.enumsortorder = l.sortorder
+    where l.tracked = tracked_id and l.attnum = _label_now.attnum and l.label = _label_now.label
+    order by change > l.since_change and change <= coalesce(l.until_change, change) desc, l.since_change desc
+    limit 1), label)
+$body$;
+
+-- The same for arrays of labels, keeping their dimensions and bounds.
+create or replace function agentundo._label_now(tracked_id int, attnum smallint, labels text[], change bigint) returns text[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  old record;
+begin
+  for old in select distinct l, row_number() over () as n from unnest(labels) l where l is not null group by l loop
+    labels := array_replace(labels, old.l, e'\x01' || old.n);
+    labels := array_replace(labels, e'\x01' || old.n, e'\x02' || agentundo._label_now(tracked_id, attnum, old.l, change));
+  end loop;
+  for old in select distinct l from unnest(labels) l where l like e'\x02%' loop
+    labels := array_replace(labels, old.l, substr(old.l, 2));
+  end loop;
+  return labels;
+end
+$body$;
+
+-- The live columns of a table as SQL expressions over an image: `value` over the history alias, for the
+-- image of change number `change` (an SQL expression too), from the history column in which the column
+-- lived then; `known` is a condition that the image has it at all, null where every image does.
+create or replace function agentundo._image_columns(tracked_id int, alias text, change text)
+returns table (attnum smallint, name name, type text, type_now oid, value text, known text)
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with piece as (
+    select c.*, first_value(c.type) over w as newest_type, bool_or(c.live) over w as lives
+    from agentundo._columns(tracked_id) c
+    where c.until_change is null or c.until_change > c.since_change  -- else it came and went without an image
+    window w as (partition by c.attnum order by c.since_change desc)),
+  usable as (
+    select p.*, bool_and(agentundo._widens(p.type, p.newest_type)) over (partition by p.attnum order by p.since_change desc) as usable
+    from piece p where p.lives),
+  merged as (
+    select u.attnum, (array_agg(u.name order by u.since_change desc))[1] as name, min(u.newest_type) as type, min(u.type_now) as type_now,
+      count(u.history_column) as pieces, count(*) as every, min(u.history_column) as only_one,
+      (array_agg(u.history_column order by u.since_change desc) filter (where u.history_column is not null))[1] as newest,
+      string_agg(format(' when %s > %s then %I.%I%s', change, u.since_change, alias, u.history_column,
+        case when u.type <> u.newest_type then '::' || u.newest_type else '' end), '' order by u.since_change desc) filter (where u.history_column is not null) as branches,
+      min(u.since_change) as since_change
+    from usable u where u.usable
+    group by u.attnum)
+  select m.attnum, m.name, m.type, m.type_now,
+    case when m.pieces = 0 then 'null::' || m.type
+      when m.type in ('text', 'text[]') and agentundo._renamed_labels(tracked_id, m.attnum) then
+        format('agentundo._label_now(%s, %s::smallint, %I.%I, %s)', tracked_id, m.attnum, alias, m.newest, change)
+      when m.every = 1 then format('%I.%I', alias, m.only_one)
+      else 'case' || m.branches || ' end' end,
+    case when m.pieces = 0 then 'false' when m.since_change > 0 then format('%s > %s', change, m.since_change) end
+  from merged m
+$body$;
+
+create or replace function agentundo._comparable(expression text, type text, by_value boolean) returns text
+language sql immutable as
+$body$
+  select case
+    when not by_value then expression
+    when type = 'numeric' then format('trim_scale(%s)', expression)
+    when type = 'bpchar' then format('rtrim(%s)', expression)
+    else expression end
+$body$;
+
+-- The row of an image, or of the table, as a record to be compared: all live columns in attribute
+-- order. A column that the image does not know yet takes the table's own value, so that it differs
+-- from nothing. `by_value`: for relations rewritten since, where ALTER TABLE may have padded or rescaled.
+create or replace function agentundo._image_row(
+  tracked_id int, alias text, change text, table_alias text default null, by_value boolean default false) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select 'row(' || coalesce(string_agg(agentundo._comparable(
+      case when i.known is null then i.value
+        else format('case when %s then %s else %s end', i.known, i.value,
+          case when table_alias is null then 'null::' || i.type else agentundo._stored(table_alias, i.name, i.type_now) end) end,
+      i.type, by_value), ', ' order by i.attnum), '') || ')::record'
+  from agentundo._image_columns(tracked_id, alias, change) i
+$body$;
+
+create or replace function agentundo._table_row(tracked_id int, alias text, by_value boolean default false) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select 'row(' || coalesce(string_agg(agentundo._comparable(agentundo._stored(alias, c.name, c.type_now), c.type, by_value), ', ' order by c.attnum), '') || ')::record'
+  from agentundo._columns(tracked_id) c where c.live
+$body$;
+
+-- A value of history in the column's own type but for its domains, whose checks are the user's code, and
+-- as the type's input function reads it: a cast could be a function of the user's, which may say something
+-- else and must not run with our rights. `by_worker`: it runs as agentundo_worker, so that it is enough
+-- that there is no such cast now.
+create or replace function agentundo._given_back(expression text, type oid, by_worker boolean default false) returns text
+language sql stable as
+$body$
+  select case
+    when y.typtype = 'b' and y.typelem = 0 then format('(%s)::%s', expression, format_type(y.oid, -1))
+    else (
+      select case
+        when base.typtype = 'e' and (not by_worker or exists (select from pg_cast c where c.castsource = 'text'::regtype and c.casttarget = base.oid)) then
+          format('(select label.label from unnest(enum_range(null::%1$s)) label where format(''%%s'', label.label) = %2$s)', base.name, expression)
+        when base.name like '%[]' and base.name <> agentundo._history_type(y.oid) then format('agentundo._array_as(%s, null::%s)', expression, base.name)
+        else format('(%s)::%s', expression, base.name) end
+      from (select b.oid, b.typtype, format_type(b.oid, -1) as name from pg_type b where b.oid = agentundo._base(y.oid)) base) end
+  from pg_type y where y.oid = type
+$body$;
+
+-- The key of a tracked table as it is now: one row per column. No rows: the whole row is the key.
+create or replace function agentundo._key(
+  tracked_id int, out place int, out attnum smallint, out name name, out history_column name, out history_type text,
+  out type oid)
+returns setof record language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+#variable_conflict use_column
+begin
+  return query
+  select k.n::int, c.attnum, c.name, c.history_column, c.type, c.type_now
+  from agentundo._tracked t
+  cross join lateral agentundo._best_key(t.relation) b
+  cross join lateral unnest(b.columns) with ordinality k (attnum, n)
+  join agentundo._columns(t.id) c on c.attnum = k.attnum and c.live
+  where t.id = tracked_id
+    -- A key column that was retyped since, came later or whose labels were renamed cannot find old images
+    -- by a join; then whole rows are compared.
+    and (select bool_and(x.since_change = 0 and x.history_column is not null and not (x.type = 'text' and agentundo._renamed_labels(t.id, x.attnum))) from agentundo._columns(t.id) x join unnest(b.columns) y (attnum) on y.attnum = x.attnum);
+end
+$body$;
+
+-- The columns of history that hold the key, with an alias before each; null: there is no key.
+create or replace function agentundo._key_list(tracked_id int, alias text) returns text
+language sql stable as
+$body$
+  select string_agg(format('%I.%I', alias, k.history_column), ', ' order by k.place) from agentundo._key(tracked_id) k
+$body$;
+
+-- The condition that two rows with the key columns of history are about the same key.
+create or replace function agentundo._same_key(tracked_id int, alias text, other text) returns text
+language sql stable as
+$body$
+  select string_agg(format('%I.%I %s %I.%I', alias, k.history_column, agentundo._equal(to_regtype(k.history_type)), other, k.history_column), ' and ' order by k.place)
+  from agentundo._key(tracked_id) k
+$body$;
+
+-- The condition that a row of the table has the key of a row with the key columns of history.
+create or replace function agentundo._has_key(tracked_id int, alias text, history text) returns text
+language sql stable as
+$body$
+  select string_agg(format('%I.%I %s %s', alias, k.name, agentundo._equal(k.type), agentundo._given_back(format('%I.%I', history, k.history_column), k.type)), ' and ' order by k.place)
+  from agentundo._key(tracked_id) k
+$body$;
+
+-- ==== 08_history.sql ====
+
+-- 08  History: reading what was captured
+--
+-- What lives here: how a row image is shown, the six views, and the functions that answer "what can
+-- be undone", "what did this call change", "what happened to this row". All of it is pure SELECT: it
+-- works in a READ ONLY transaction and on a hot standby, takes no lock and writes nothing.
+--
+-- Showing is separate from deciding. A plan decides on images as they are stored; what people see is
+-- jsonb made by _value_sql(), which gives something for every legal value: where jsonb has no place
+-- for it (\u0000, 1e400000, a gigabyte of bytea) it is shown as text, cut, with a digest, so that two
+-- values that differ never look the same. Nothing that is shown is ever used to restore.
+--
+-- Who sees what: the functions run with our rights and show each column only to a caller who may
+-- SELECT it from the table itself. History carries no row-level security, so a caller whom a policy
+-- of the table binds is refused. The views show our own bookkeeping, never a user's values; operators
+-- and auditors read them.
+
+-- Rendering ------------------------------------------------------------------------------------------
+
+-- Is the role bound by row-level security on this table? The rule of PostgreSQL itself: not where
+-- it is off, not for BYPASSRLS and superusers, not for the owner unless it is forced upon him.
+create or replace function agentundo._rls_binds(relation regclass, role name) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select c.relrowsecurity and not r.rolsuper and not r.rolbypassrls
+     and (c.relforcerowsecurity or not pg_has_role(role, c.relowner, 'usage'))
+  from pg_class c, pg_roles r
+  where c.oid = relation and r.rolname = role
+$body$;
+
+-- A text expression as jsonb, cut after `cap` characters.
+create or replace function agentundo._cut_sql(expr text, cap int) returns text
+language sql stable as
+$body$
+  select format($sql$to_jsonb(case when octet_length(%1$s) <= %2$s or length(%1$s) <= %2$s then %1$s
+    else left(%1$s, %2$s) || %3$L || length(%1$s) || ' characters, ' || to_hex(hashtextextended((%1$s) collate "C", 0)) || ')' end)$sql$,
+    expr, cap, case when getdatabaseencoding() = 'UTF8' then chr(8230) else '...' end || ' (')
+$body$;
+
+-- Values whose text may be far longer than they are: beyond a megabyte only their size is shown.
+create or replace function agentundo._bulky_sql(expr text, cap int) returns text
+language sql stable as
+$body$
+  select format($sql$case when pg_column_size(%1$s) > 1000000 then to_jsonb('(' || pg_column_size(%1$s) || ' bytes)') else %2$s end$sql$,
+    expr, agentundo._cut_sql(format('case when %1$s is distinct from null then format(''%%s'', %1$s) end', expr), cap))
+$body$;
+
+-- An SQL expression that shows one value as jsonb and raises for no legal value. `type` is a type of
+-- a history column. Numbers and booleans stay what they are (NaN and Infinity become strings), dates
+-- and times are ISO 8601 whatever DateStyle says, the rest is what its output function says (a cast to
+-- text could be a function of the user's, and would run with our rights).
+create or replace function agentundo._value_sql(expr text, type text, cap int default 1000) returns text
+language sql stable as
+$body$
+  select case
+    when type in ('boolean', 'smallint', 'integer', 'bigint', 'real', 'double precision', 'date',
+                  'timestamp without time zone', 'timestamp with time zone') then
+      format('to_jsonb(%s)', expr)
+    when type = 'numeric' then
+      -- as a number only where every client can read it as one
+      format('case when %1$s between -1e300 and 1e300 and scale(%1$s) <= 300 then to_jsonb(%1$s) else %2$s end', expr, agentundo._cut_sql(expr || '::text', cap))
+    when type in ('text', 'character varying', 'bpchar') then
+      agentundo._cut_sql(expr || '::text', cap)
+    when type = 'bytea' then
+      format($sql$to_jsonb(%4$L || encode(substr(%1$s, 1, %2$s), 'hex') || case when length(%1$s) <= %2$s then ''
+        else %3$L || length(%1$s) || ' bytes, ' || left(encode(sha256(%1$s), 'hex'), 16) || ')' end)$sql$,
+        expr, cap / 2, case when getdatabaseencoding() = 'UTF8' then chr(8230) else '...' end || ' (', '\x')
+    when type = 'jsonb' then
+      format('case when pg_column_size(%1$s) <= %2$s then %1$s else %3$s end', expr, cap, agentundo._bulky_sql(expr, cap))
+    when type = 'json' then
+      -- What jsonb may refuse: escapes (no \u0000, no lone surrogates) and numbers with huge exponents.
+      format('case when octet_length(%1$s::text) <= %2$s and %1$s::text !~ %3$L then %1$s::jsonb else %4$s end', expr, cap,
+        '\\u|(^|[:,[])\s*-?[0-9.]+[eE][+-]?[0-9]{4}', agentundo._bulky_sql(expr, cap))
+    when (select typlen > 0 from pg_type where oid = to_regtype(type)) then
+      format('to_jsonb(case when %1$s is distinct from null then format(''%%s'', %1$s) end)', expr)
+    else
+      agentundo._bulky_sql(expr, cap)
+  end
+$body$;
+
+-- May the caller do what the owner of the schema may? Superusers, the owner, its members.
+create or replace function agentundo._owner() returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select pg_has_role(agentundo._caller(), nspowner, 'usage') from pg_namespace where nspname = 'agentundo'
+$body$;
+
+-- The columns of a tracked table as SQL expressions, one row for each that history knows. A column
+-- that was retyped lies in several history columns of which each image fills one at most; a dropped
+-- one is still shown from history. `is_key`: of the key as it is now, the whole row where there is
+-- none. `readable`: the caller may SELECT it; what no longer exists is left to those with all rights.
+create or replace function agentundo._shown(
+  tracked_id int, alias text, side text, out attnum smallint, out name name, out is_key boolean,
+  out readable boolean, out value text)
+returns setof record language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with tracked as materialized (
+    select t.history, t.relation, c.oid is not null as present,
+      coalesce(case when c.oid is null then t.key_columns else (select b.columns from agentundo._best_key(t.relation) b) end, '{}') as key,
+      agentundo._caller() as caller, agentundo._owner() as sees_all
+    from agentundo._tracked t left join pg_class c on c.oid = t.relation
+    where t.id = tracked_id),
+  col as (
+    select c.*, t.*, c.attnum = any (t.key) or t.key = '{}' and (c.live or not t.present) as of_key
+    from tracked t
+    cross join agentundo._columns(tracked_id) c
+    join pg_attribute h on h.attrelid = t.history and h.attname = c.history_column and not h.attisdropped
+    where side = 'history' or c.live)
+  select c.attnum, (array_agg(c.name order by c.since_change desc))[1], bool_or(c.of_key),
+    bool_or(coalesce(has_column_privilege(c.caller, c.relation::oid, c.attnum, 'select'), false) or c.sees_all),
+    case when count(*) = 1 then '' else 'coalesce' end || '('
+    || string_agg(agentundo._value_sql(
+         case side when 'history' then format('%I.%I', alias, c.history_column) else agentundo._stored(alias, c.name, c.type_now) end,
+         c.type, case when c.of_key then 3000 else 1000 end), ', ' order by c.since_change desc)
+    || ')'
+  from col c
+  group by c.attnum
+$body$;
+
+-- jsonb_build_object() takes a hundred arguments: wide tables are put together from pieces.
+create or replace function agentundo._object_sql(names text[], expressions text[]) returns text
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce('(' || string_agg(piece, ' || ' order by n) || ')', '''{}''::jsonb')
+  from (
+    select (i - 1) / 45 as n, 'jsonb_build_object(' || string_agg(quote_literal(name) || ', ' || expression, ', ' order by i) || ')' as piece
+    from unnest(names, expressions) with ordinality u (name, expression, i)
+    group by 1) p
+$body$;
+
+-- A row as jsonb, in the columns that the caller may read. `side` is 'history' (alias.c1 ...) or
+-- 'table' (alias."name").
+create or replace function agentundo._json_sql(tracked_id int, alias text, side text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._object_sql(array_agg(s.name::text order by s.attnum), array_agg(s.value order by s.attnum))
+  from agentundo._shown(tracked_id, alias, side) s where s.readable
+$body$;
+
+-- The key of a row as jsonb, in the columns that the caller may read.
+create or replace function agentundo._key_sql(tracked_id int, alias text, side text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._object_sql(array_agg(s.name::text order by s.attnum), array_agg(s.value order by s.attnum))
+  from agentundo._shown(tracked_id, alias, side) s where s.readable and s.is_key
+$body$;
+
+-- The same whatever the caller may read: to tell rows apart, never to be shown.
+create or replace function agentundo._identity_sql(tracked_id int, alias text, side text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._object_sql(array_agg(s.name::text order by s.attnum), array_agg(s.value order by s.attnum))
+  from agentundo._shown(tracked_id, alias, side) s where s.is_key
+$body$;
+
+-- Views ----------------------------------------------------------------------------------------------
+
+-- What each tracked table is called now; its last name once it is gone.
+create or replace view agentundo._names as
+select t.id as tracked, coalesce(
+  (select format('%I.%I', n.nspname, k.relname) from pg_catalog.pg_class k
+   join pg_catalog.pg_namespace n on n.oid = k.relnamespace where k.oid = t.relation), t.name) as relation
+from agentundo._tracked t;
+
+-- One row per change, with the newest standing revert that has taken it back.
+create or replace view agentundo.changes as
+select c.change, c.invocation, coalesce(i.run, c.run) as run, coalesce(i.step, c.step) as step, t.relation,
+  case c.operation when 'I' then 'insert' when 'U' then 'update' when 'D' then 'delete' else 'truncate' end as operation,
+  c.rows, c.role, c.application as application_name, c.xid, c.at,
+  (select v.id from agentundo._reverted r join agentundo._revert v on v.id = r.revert
+   where r.change = c.change and v.standing and not v.reopened order by v.number desc limit 1) as covered_by
+from agentundo._change c
+left join agentundo._names t on t.tracked = c.tracked
+left join agentundo._invocation i on i.id = c.invocation;
+comment on view agentundo.changes is
+  'Every captured statement per table: which invocation made it, how many rows, and which revert has taken it back. Without values of rows.';
+
+-- Recorded invocations and those known by their changes alone; what was recorded wins over what the
+-- first change says. Conditions on `id` reach the indexes.
+create or replace view agentundo.invocations as
+select x.id, coalesce(i.run, f.run) as run, coalesce(i.step, f.step) as step, coalesce(i.scope, f.scope) as scope,
+  coalesce(i.actor, f.actor) as actor, coalesce(i.on_behalf_of, f.on_behalf_of) as on_behalf_of,
+  coalesce(i.role, f.role) as role, coalesce(i.tool, f.tool) as tool, i.tier, i.model,
+  case
+    when c.open = 0 and (c.changes > 0 or i.purged_at is not null and not v.partial) then 'reverted'
+    when c.open < c.changes or v.partial or v.reopened then 'partially_reverted'
+    else coalesce(i.status, 'committed')
+  end as status,
+  coalesce(i.recorded, false) as recorded, i.input, i.result, i.error, i.meta,
+  coalesce(c.rows, 0) as rows,
+  array(select n.relation from agentundo._names n where n.tracked = any (c.tracked) order by n.relation) as relations,
+  i.uncovered, coalesce(i.created_at, c.first_at) as created_at, i.committed_at, c.first_at as first_write_at, c.last_at as last_write_at,
+  v.at as reverted_at, v.reverted_by, v.reason as revert_reason, v.id as revert_id,
+  c.open > 0 as undoable,
+  case when c.open > 0 then least(
+    (select min(e.undo_by) from agentundo._effect e where e.invocation = x.id),
+    case when i.held is null then c.last_at + (select s.value::interval from agentundo._setting s where s.name = 'retention') end) end as undo_by
+from (
+  select id from agentundo._invocation
+  union
+  select invocation from agentundo._change where invocation is not null) x
+left join agentundo._invocation i on i.id = x.id
+cross join lateral (
+  select count(*) as changes, min(o.change) as first_change, min(o.at) as first_at, max(o.at) as last_at, sum(o.rows)::bigint as rows,
+    count(*) filter (where not exists (
+      select from agentundo._reverted r join agentundo._revert w on w.id = r.revert where r.change = o.change and w.standing and not w.reopened)) as open,
+    array_agg(distinct o.tracked) as tracked
+  from agentundo._change o where o.invocation = x.id) c
+left join agentundo._change f on f.change = c.first_change
+left join lateral (
+  select r.* from agentundo._revert r
+  where r.invocations operator(pg_catalog.@>) array[x.id] and r.standing order by r.number desc limit 1) v on true;
+comment on view agentundo.invocations is
+  'One row per tool call: recorded ones, and those that were only tagged. "undoable" says whether anything is left that revert() would take back, "undo_by" until when it is kept. Reading it changes nothing.';
+
+-- Every invocation of a run. A recorded run wins over the setting under which it wrote.
+create or replace function agentundo._run_invocations(run text) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select array(
+    select i.id from agentundo._invocation i where i.run = _run_invocations.run
+    union
+    select c.invocation from agentundo._change c
+    where c.run = _run_invocations.run and c.invocation is not null
+      and not exists (select from agentundo._invocation i where i.id = c.invocation and i.run <> c.run))
+$body$;
+
+create or replace view agentundo.runs as
+select x.run, r.*
+from (
+  select run from agentundo._invocation where run is not null
+  union
+  select run from agentundo._change where run is not null and invocation is not null) x
+cross join lateral (
+  select min(i.scope) as scope, min(i.actor) as actor, min(i.on_behalf_of) as on_behalf_of, count(*) as invocations,
+    sum(i.rows)::bigint as rows, min(coalesce(i.first_write_at, i.created_at)) as first_at,
+    max(greatest(i.last_write_at, i.created_at)) as last_at,
+    case
+      when bool_or(i.status in ('reverted', 'partially_reverted')) then
+        case when bool_or(i.undoable) then 'partially_reverted' else 'reverted' end
+      when bool_or(i.status = 'pending') then 'pending'
+      when bool_and(i.status = 'failed') then 'failed'
+      else 'committed'
+    end as status,
+    bool_or(i.undoable) as undoable
+  from agentundo.invocations i
+  where i.id = any (agentundo._run_invocations(x.run))) r
+where r.invocations > 0;
+comment on view agentundo.runs is
+  'One row per run, the chain of tool calls of an agent turn or job: its size, its time, and whether revert_run() would take anything back. Reading it changes nothing.';
+
+create or replace view agentundo.events as
+select event, at, kind, source, scope, invocation, run, step, tool, actor, payload from agentundo._event;
+comment on view agentundo.events is
+  'What happened to invocations: reverts, redos, purges, erasures. NOTIFY agentundo is only a wake-up, anybody can send one; this is the record.';
+
+create or replace view agentundo.effects as
+select id, invocation, name, kind, summary, undo_by, side_effect, cost, remedy, handler, at from agentundo._effect;
+comment on view agentundo.effects is
+  'What left the database under an invocation, as record_effect() was told: mails, payments, calls. Shown in plans; a revert of rows does not take it back.';
+
+-- Invocations and runs ---------------------------------------------------------------------------------
+
+-- The newest invocations of a scope, each once, reverts left out. Walks the changes and the records
+-- from their newest end and stops when there are enough: a long history costs nothing. The scopes that
+-- changes carry decide here; the caller looks again at those that were recorded.
+create or replace function agentundo._newest(scope text, anywhere boolean, number int) returns text[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  wanted text := case when anywhere then 'true' when scope is null then 'x.scope is null' else 'x.scope = $1' end;
+  found_ids text[] := array[]::text[];
+  recorded_ids text[];
+  newest_id text;
+begin
+  for newest_id in
+    execute format('select x.invocation from agentundo._change x where x.invocation is not null and %s order by x.change desc', wanted) using scope
+  loop
+    exit when cardinality(found_ids) >= number;
+    if newest_id <> all (found_ids) and not exists (select from agentundo._revert r where r.id = newest_id) then
+      found_ids := found_ids || newest_id;
+    end if;
+  end loop;
+  execute format('select array(select x.id from agentundo._invocation x where x.recorded and x.id <> all ($2) and %s order by x.created_at desc limit $3)', wanted)
+    into recorded_ids using scope, found_ids, number;
+  return found_ids || recorded_ids;
+end
+$body$;
+
+create or replace function agentundo._undoable(scope text, run text, number int) returns setof agentundo.undoable_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  wanted text := agentundo._scope(scope);
+  anywhere boolean;
+  ids text[];
+begin
+  perform agentundo._may_read();
+  anywhere := wanted is null and not agentundo._bound_to_scope();
+  ids := case when run is null then agentundo._newest(wanted, anywhere, number) else agentundo._run_invocations(run) end;
+  return query
+    with newest as materialized (
+      select i.id, i.run, i.step, i.scope, i.actor, i.on_behalf_of, i.tool, i.rows, greatest(i.last_write_at, i.created_at) as last_at, i.undoable,
+        case
+          when i.undoable then null
+          when (select n.purged_at is not null from agentundo._invocation n where n.id = i.id) then 'expired'
+          when i.status in ('reverted', 'partially_reverted') then 'already_reverted'
+          when i.status = 'pending' then 'not_committed'
+          else 'nothing_to_revert'
+        end as why_not
+      from agentundo.invocations i
+      where i.id = any (ids)
+        and (anywhere or agentundo._in_scope(i.id, wanted))
+      order by 9 desc, i.id desc
+      limit number),
+    item as (
+      select 1 as place, 'invocation' as kind, n.id, n.run, n.step, n.scope, n.actor, n.on_behalf_of,
+        case when n.tool is null then '{}' else array[n.tool] end as tools, n.rows, n.last_at, n.undoable, n.why_not
+      from newest n
+      union all
+      -- A run as a whole, not only those of its invocations that are listed.
+      select 0, 'run', r.run, r.run, null, r.scope, r.actor, r.on_behalf_of, w.tools, w.rows, r.last_at, w.undoable,
+        case when not w.undoable then (select min(n.why_not) from newest n where n.run = r.run) end
+      from (select n.run, min(n.scope) as scope, min(n.actor) as actor, min(n.on_behalf_of) as on_behalf_of, max(n.last_at) as last_at
+            from newest n where n.run is not null group by n.run) r
+      cross join lateral (
+        select coalesce(array_agg(distinct coalesce(i.tool, c.tool)) filter (where coalesce(i.tool, c.tool) is not null), '{}') as tools,
+          coalesce(sum(c.rows), 0)::bigint as rows,
+          coalesce(bool_or(not exists (
+            select from agentundo._reverted x join agentundo._revert v on v.id = x.revert where x.change = c.change and v.standing and not v.reopened)), false) as undoable
+        from unnest(agentundo._run_invocations(r.run)) m
+        join agentundo._change c on c.invocation = m
+        left join agentundo._invocation i on i.id = m
+        where anywhere or agentundo._in_scope(m, wanted)) w)
+    select i.kind, i.id, i.run, i.step, i.scope, i.actor, i.on_behalf_of, i.tools, i.rows, i.last_at, i.undoable, i.why_not
+    from item i
+    order by max(i.last_at) over (partition by coalesce('r' || i.run, 'i' || i.id)) desc, coalesce('r' || i.run, 'i' || i.id), i.place, i.last_at desc, i.id desc;
+end
+$body$;
+create or replace function agentundo.undoable(scope text default null, run text default null, "limit" int default 20)
+returns setof agentundo.undoable_row
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$ select * from agentundo._undoable(scope, run, "limit") $body$;
+comment on function agentundo.undoable(text, text, int) is
+  'What an undo button asks: the newest invocations of a scope (or of one run), each run before its invocations, whether revert() would take anything back, and if not why. Changes nothing.';
+
+-- Rows -------------------------------------------------------------------------------------------------
+
+-- The tracked table behind a name that a caller gave; a partition stands for its root.
+create or replace function agentundo._tracked_table(relation regclass) returns agentundo._tracked
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+begin
+  select x.* into t from agentundo._tracked x
+  where x.relation = _tracked_table.relation or x.relation = pg_partition_root(_tracked_table.relation)
+  order by x.relation = _tracked_table.relation desc limit 1;
+  if not found then
+    perform agentundo._fail('UN004', format('agentundo: %s is not tracked', coalesce(relation::text, 'NULL')),
+      'The view agentundo.tracked lists what is.', jsonb_build_object('relation', relation::text));
+  end if;
+  return t;
+end
+$body$;
+
+-- History of a table is for those who see all of its rows, and at least one of its columns.
+create or replace function agentundo._require_sight(t agentundo._tracked) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if coalesce(agentundo._rls_binds(t.relation, agentundo._caller()), false) then
+    perform agentundo._fail('UN003', format('agentundo: row-level security of %s binds %s, and history does not carry it', t.name, agentundo._caller()),
+      'Ask as the owner of the table or as a role with BYPASSRLS.', jsonb_build_object('relation', t.name));
+  elsif not exists (select from agentundo._shown(t.id, 'x', 'history') s where s.readable) then
+    perform agentundo._fail('UN003', format('agentundo: %s may not read %s', agentundo._caller(), t.name),
+      format('Grant SELECT on %s, or on some of its columns, to %s.', t.name, agentundo._caller()), jsonb_build_object('relation', t.name));
+  end if;
+end
+$body$;
+
+-- A condition on the alias: this is the row with the key in the jsonb expression `param`. Keys are
+-- compared by the equality of their own type; where there is no key to compare, or only a cast of the
+-- user's could read it, by what is shown.
+create or replace function agentundo._match_sql(tracked_id int, alias text, side text, param text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(
+    (select case when bool_and(y.typtype = 'b') then string_agg(case side
+         when 'history' then format('%s.%I %s %s', alias, k.history_column, agentundo._equal(h.oid), v.value)
+         else format('%s.%I %s %s', alias, k.name, agentundo._equal(k.type), agentundo._given_back(v.value, k.type)) end, ' and ' order by k.place) end
+     from agentundo._key(tracked_id) k
+     join pg_type h on h.oid = to_regtype(k.history_type)
+     join pg_type y on y.oid = case when h.typcategory = 'A' then h.typelem else h.oid end
+     cross join lateral format('(%s ->> %L)::%s', param, k.name, k.history_type) v (value)),
+    agentundo._identity_sql(tracked_id, alias, side) || ' = ' || param)
+$body$;
+
+create or replace function agentundo._check_key(t agentundo._tracked, key jsonb) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  wanted text[];
+begin
+  select array_agg(s.name::text order by s.name::text collate "C") into wanted from agentundo._shown(t.id, 'x', 'history') s where s.is_key;
+  if jsonb_typeof(key) is distinct from 'object'
+    or array(select k collate "C" from jsonb_object_keys(key) k order by 1) <> coalesce(wanted, '{}') then
+    perform agentundo._fail('22023', format('agentundo: this is not a key of %s', t.name),
+      format('Give a JSON object with the key columns: %s.', array_to_string(wanted, ', ')),
+      jsonb_build_object('relation', t.name, 'columns', wanted));
+  end if;
+end
+$body$;
+
+-- A statement that pairs the images of changes by key: change, key, item, before, after, as they are shown.
+-- `changes` is a query for (change, source, inverted), `matching` a condition on history alias h.
+-- Rows without a key pair with their equals, as often as they occur.
+create or replace function agentundo._pairs_sql(t agentundo._tracked, changes text, matching text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select format($sql$
+    select g.change, g.key, p.item, p.before, p.after
+    from (
+      select x.change, x.identity, min(x.key::text)::jsonb as key,
+        array_agg(x.shown) filter (where x.old) as before, array_agg(x.shown) filter (where not x.old) as after
+      from (
+        select c.change, (h._image = 'O') <> c.inverted as old, %1$s as identity, %2$s as key, %3$s as shown
+        from (%4$s) c join %5$s h on h._change = c.source where %6$s) x
+      group by x.change, x.identity) g
+    cross join lateral unnest(g.before, g.after) with ordinality p (before, after, item)$sql$,
+    agentundo._identity_sql(t.id, 'h', 'history'), agentundo._key_sql(t.id, 'h', 'history'), agentundo._json_sql(t.id, 'h', 'history'),
+    changes, t.history, matching)
+$body$;
+
+-- The columns that a caller may read, in the order of the table.
+create or replace function agentundo._shown_names(tracked_id int) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(array_agg(s.name::text order by s.attnum), '{}') from agentundo._shown(tracked_id, 'x', 'history') s where s.readable
+$body$;
+
+create or replace function agentundo.diff(invocation text, scope text default null) returns setof agentundo.diff_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  parts text[] := array[]::text[];
+begin
+  perform agentundo._may_read(), agentundo._require_known(array[invocation], scope);
+  for t in
+    select * from agentundo._tracked x where x.id in (select c.tracked from agentundo._change c where c.invocation = diff.invocation)
+  loop
+    perform agentundo._require_sight(t);
+    parts := parts || format($sql$
+      select p.change, %s, p.key, p.item, case when p.before is null then 'insert' when p.after is null then 'delete' else 'update' end, n.position, n.name,
+        p.before -> n.name, p.after -> n.name
+      from (%s) p
+      cross join lateral unnest(%L::text[]) with ordinality n (name, position)
+      where p.before is null or p.after is null or (p.before -> n.name)::text is distinct from (p.after -> n.name)::text$sql$,
+      quote_literal(t.name),
+      agentundo._pairs_sql(t, format('select change, coalesce(source, change) as source, inverted from agentundo._change where invocation = $1 and tracked = %s', t.id), 'true'),
+      agentundo._shown_names(t.id));
+  end loop;
+  if parts <> '{}' then
+    return query execute format($sql$
+      select $2, $1, d.relation, d.key, d.action, d.column_name, d.before, d.after
+      from (%s) d (change, relation, key, item, action, position, column_name, before, after)
+      order by d.change, d.relation, d.key, d.item, d.action, d.position$sql$, array_to_string(parts, ' union all '))
+      using invocation, (select i.step from agentundo.invocations i where i.id = diff.invocation);
+  end if;
+end
+$body$;
+comment on function agentundo.diff(text, text) is
+  'What an invocation did, column by column, statement by statement: for updates only the columns that changed, for inserted and deleted rows all. Shows what the caller may SELECT, changes nothing.';
+
+create or replace function agentundo.row_history(relation regclass, key jsonb) returns setof agentundo.history_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked := agentundo._tracked_table(relation);
+begin
+  perform agentundo._may_read(), agentundo._require_sight(t), agentundo._check_key(t, key);
+  return query execute format($sql$
+    select c.change, case when c.change > agentundo._trusted_after() then agentundo._version(c.xmin::text) end, c.invocation,
+      coalesce(i.run, c.run), coalesce(i.actor, c.actor), c.role::text,
+      case when p.before is null then 'insert' when p.after is null then 'delete' else 'update' end, c.at,
+      array(select n.name from unnest($2) with ordinality n (name, position)
+            where p.before is null or p.after is null or (p.before -> n.name)::text is distinct from (p.after -> n.name)::text order by n.position),
+      p.before, p.after
+    from (%s) p
+    join agentundo._change c using (change)
+    left join agentundo._invocation i on i.id = c.invocation
+    order by c.change, p.item$sql$,
+    agentundo._pairs_sql(t, format(
+      'select change, change as source, inverted from agentundo._change where tracked = %1$s and source is null
+       union all select change, source, inverted from agentundo._change where tracked = %1$s and source is not null', t.id),
+      agentundo._match_sql(t.id, 'h', 'history', '$1')))
+    using key, agentundo._shown_names(t.id);
+end
+$body$;
+comment on function agentundo.row_history(regclass, jsonb) is
+  'Every captured version of one row, oldest first: who wrote it, when, under which invocation, which columns. The key is a JSON object of the key columns. Reads the whole history of the table; shows what the caller may SELECT, changes nothing.';
+
+-- An opaque version string: which write, in this copy of the database. A restored dump is another copy.
+create or replace function agentundo._version(writes text) returns text
+language sql stable strict security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select left(encode(sha256(convert_to(format('%s %s %s', s.node, s.xmin, writes), 'UTF8')), 'hex'), 20) from agentundo._stamp s
+$body$;
+
+create or replace function agentundo.row_version(relation regclass, key jsonb) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked := agentundo._tracked_table(relation);
+  writes text;
+begin
+  perform agentundo._require_sight(t), agentundo._check_key(t, key);
+  select * into writes from agentundo._look(format('select string_agg(t.xmin::text, '' '' order by t.xmin::text) from %s t where %s',
+    agentundo._from(t), agentundo._match_sql(t.id, 't', 'table', quote_literal(key::text) || '::jsonb'))) as found (writes text);
+  return agentundo._version(writes);
+end
+$body$;
+comment on function agentundo.row_version(regclass, jsonb) is
+  'An opaque string that changes whenever another transaction writes the row, whatever it writes; null when there is no such row. Equal to the version that row_history() shows for the write that made the row. Changes nothing.';
+
+-- ==== 09_guard.sql ====
+
+-- 09  Guard: who may do what
+--
+-- What lives here: the judgement of the calling role, and the few things a team decides for itself:
+-- its policies, the owners of its scopes, what a revert does with merges and with its triggers.
+--
+-- All functions of ours run with our rights and judge the caller: the role that SET ROLE put in force,
+-- else the session's own (_caller()). Three kinds of people revert:
+--   * operators, and whoever may act for the owner of the schema: anywhere;
+--   * members of agentundo_app: within one scope, for a person who must be named. That person must be
+--     the one for whom the invocation acted, or an owner of the scope, or let in by the policy
+--     `may_revert`; and is never the agent itself;
+--   * agents: never.
+-- Where the marker roles do not exist, there are only the owner's members.
+--
+-- Limits, protected roles and approvals are to live in this file too.
+
+-- Membership as it was granted: pg_has_role() calls a superuser a member of every role. A superuser
+-- counts as whatever gives rights, and never as an agent, which takes them away.
+create or replace function agentundo._in_role(role name, marker name) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  with recursive member as (
+    select oid, rolsuper from pg_roles where rolname = role
+    union
+    select a.roleid, false from pg_auth_members a join member m on a.member = m.oid)
+  select exists (select from member where oid = to_regrole(marker::text)::oid or rolsuper and marker <> 'agentundo_agent')
+$body$;
+
+-- May the caller plan, revert and decide anywhere? Nobody acts for the owner by accident: one is a
+-- member of it by having installed us, or on purpose.
+create or replace function agentundo._operator() returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select agentundo._owner() or agentundo._in_role(agentundo._caller(), 'agentundo_operator')
+$body$;
+
+-- An agent by role; one who is an operator too is trusted as one.
+create or replace function agentundo._agent() returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select not agentundo._operator()
+     and (agentundo._in_role(session_user, 'agentundo_agent') or agentundo._in_role(agentundo._caller(), 'agentundo_agent'))
+$body$;
+
+-- Sees one scope at a time: members of agentundo_app that are nothing more.
+create or replace function agentundo._bound_to_scope() returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select not agentundo._operator() and not agentundo._in_role(agentundo._caller(), 'agentundo_auditor')
+$body$;
+
+create or replace function agentundo._may_read() returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if agentundo._agent()
+    or not (agentundo._operator() or agentundo._in_role(agentundo._caller(), 'agentundo_app')
+      or agentundo._in_role(agentundo._caller(), 'agentundo_auditor')) then
+    perform agentundo._fail('UN003', format('agentundo: %s may not read what was captured', agentundo._caller()),
+      'Grant agentundo_app, agentundo_operator or agentundo_auditor to the role; agents may not.');
+  end if;
+end
+$body$;
+
+create or replace function agentundo._require_operator(what text) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if not agentundo._operator() then
+    perform agentundo._fail('UN003', format('agentundo: %s may not %s', agentundo._caller(), what),
+      'This is for members of agentundo_operator and for those who may act for the owner of schema agentundo.');
+  end if;
+end
+$body$;
+
+-- May the caller take these invocations back for `reverted_by`? Those of another scope are unknown to
+-- an application, in the very words that an unknown id gets.
+create or replace function agentundo._require_revert(invocations text[], scope text, reverted_by text) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  i record;
+  judged text[];
+  policy regprocedure := (select p.function from agentundo._policy p where p.name = 'may_revert');
+  let_in boolean;
+begin
+  if agentundo._operator() then
+    return;
+  elsif agentundo._agent() or not agentundo._in_role(agentundo._caller(), 'agentundo_app') then
+    perform agentundo._fail('UN003', format('agentundo: %s may not revert', agentundo._caller()),
+      'Let the application do it: a role that is a member of agentundo_app, or of agentundo_operator.');
+  elsif coalesce(reverted_by, '') = '' then
+    perform agentundo._fail('UN003', 'agentundo: the application must say who reverts',
+      'Give reverted_by => the person whose decision this is.');
+  end if;
+  -- A redo is judged by what was reverted: the revert itself was a person's, not an agent's.
+  with recursive taken as (
+    select u as id from unnest(invocations) u
+    union
+    select unnest(v.invocations) from agentundo._revert v join taken t on t.id = v.id)
+  select array_agg(t.id) into judged from taken t where not exists (select from agentundo._revert v where v.id = t.id);
+  for i in select v.id, v.scope, v.actor, v.on_behalf_of from agentundo.invocations v where v.id = any (judged) order by v.id loop
+    if i.scope is distinct from agentundo._scope(scope) then
+      perform agentundo._unknown(i.id);
+    end if;
+    let_in := reverted_by is distinct from i.actor and (
+      reverted_by = i.on_behalf_of
+      or exists (select from agentundo._scope_owner o where o.scope = i.scope and o.person = reverted_by));
+    if let_in is not true and reverted_by is distinct from i.actor and policy is not null then
+      select * into let_in from agentundo._look(format('select %s(%L::text, %L::text, %L::text)', policy::oid::regproc, i.id, reverted_by, i.scope)) as p (let_in boolean);
+    end if;
+    if let_in is not true then
+      perform agentundo._fail('UN003', format('agentundo: %L may not revert invocation %L', left(reverted_by, 255), i.id),
+        'The person it acted for may, an owner of its scope (agentundo.set_scope_owner), and whom the policy may_revert lets in; never its own agent.',
+        jsonb_build_object('invocation', i.id));
+    end if;
+  end loop;
+end
+$body$;
+
+-- `force` destroys later work of others: only with a name and a reason, and never on an agent's word.
+create or replace function agentundo._refuse_force(on_conflict text, reverted_by text, reason text) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if on_conflict is distinct from 'force' then
+    return;
+  elsif coalesce(reverted_by, '') = '' or coalesce(reason, '') = '' then
+    perform agentundo._fail('UN003', 'agentundo: force needs a person and a reason',
+      'Give reverted_by and reason: force overwrites what others wrote later.');
+  elsif agentundo._is_agent() then
+    perform agentundo._fail('UN003', format('agentundo: %s is an agent''s role and may not force', agentundo._caller()),
+      'Let a person force the revert from a session of their own.');
+  elsif agentundo._setting('agent.invocation') is not null then
+    perform agentundo._fail('UN003', 'agentundo: a session tagged with agent.invocation may not force',
+      'Let a person force the revert from an untagged session.');
+  end if;
+end
+$body$;
+
+-- Other people's code ----------------------------------------------------------------------------------
+
+-- CHECK constraints, index expressions, defaults, generated columns, casts and triggers run with the rights
+-- of whoever restores the row or only reads the table: planning a statement is enough to call a function
+-- in an index expression. So every statement that names a table of the user's is executed by these two,
+-- which belong to agentundo_worker. The statements are ours; $1 to $4 are decisions, $5 is the search_path
+-- that the owner's functions count on, $6 to $9 are numbers. _look() reads, with the snapshot of its caller.
+--
+-- What runs as agentundo_worker may alter what belongs to it, though not replace these bodies (for that it
+-- would have to create in our schema). So each begins by making sure that it is what it was made: a
+-- definer's function that nobody else may call.
+create or replace function agentundo._require_unaltered(name name) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if not exists (
+    select from pg_proc p
+    where p.pronamespace = 'agentundo'::regnamespace and p.proname = name and p.prosecdef and pg_get_userbyid(p.proowner) = current_user
+      and p.proacl is not null and not exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner)) then
+    raise exception using errcode = 'UN012', message = format('agentundo: somebody has altered the function agentundo.%I', name),
+      hint = 'Code in a constraint of a tracked table may have done it: find out whose. "agentundo upgrade" makes the function anew.';
+  end if;
+end
+$body$;
+
+create or replace function agentundo._look(
+  statement text, path text default null, a agentundo._decision[] default null, b agentundo._decision[] default null,
+  c agentundo._decision[] default null, d agentundo._decision[] default null,
+  e bigint[] default null, f bigint[] default null, g bigint[] default null, h bigint[] default null)
+returns setof record language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
+$body$
+begin
+  perform agentundo._require_unaltered('_look');
+  return query execute statement using a, b, c, d, path, e, f, g, h;
+end
+$body$;
+
+create or replace function agentundo._act(statement text, path text default null, a agentundo._decision[] default null) returns setof bigint[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
+$body$
+begin
+  perform agentundo._require_unaltered('_act');
+  if statement like 'set constraints%' then
+    execute statement;
+  else
+    return query execute statement using a, null, null, null, path;
+  end if;
+end
+$body$;
+
+-- Ours they are, the worker's they become, whoever was let in goes.
+do $body$
+declare
+  guest record;
+begin
+  for guest in
+    select p.oid::regprocedure as function, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as role
+    from pg_proc p cross join lateral aclexplode(p.proacl) a
+    where p.pronamespace = 'agentundo'::regnamespace and p.proname in ('_look', '_act') and a.grantee <> p.proowner
+  loop
+    execute format('revoke all on function %s from %s', guest.function, guest.role);
+  end loop;
+  execute 'revoke all on function agentundo._look, agentundo._act from public';
+  if current_user = 'agentundo_owner' and to_regrole('agentundo_worker') is not null and pg_has_role('agentundo_worker', 'member') then
+    grant usage, create on schema agentundo to agentundo_worker;
+    alter function agentundo._look owner to agentundo_worker;
+    alter function agentundo._act owner to agentundo_worker;
+    revoke create on schema agentundo from agentundo_worker;
+    grant usage on schema agentundo_history to agentundo_worker;
+    grant select on agentundo._change, agentundo._revert, agentundo._reverted, agentundo._erased, agentundo._member to agentundo_worker;
+  end if;
+end
+$body$;
+
+-- Decisions of the team --------------------------------------------------------------------------------
+
+create or replace function agentundo.set_policy(name text, function regprocedure) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  p pg_proc;
+begin
+  perform agentundo._require_operator('set policies');
+  if name is distinct from 'may_revert' then
+    perform agentundo._fail('22023', format('agentundo: there is no policy %L', name),
+      'There is may_revert: a function (invocation text, person text, scope text) that returns boolean.');
+  end if;
+  if function is null then
+    delete from agentundo._policy x where x.name = set_policy.name;
+    return;
+  end if;
+  select * into p from pg_proc where oid = function;
+  if p.prokind <> 'f' or p.proretset or p.prorettype <> 'boolean'::regtype or oidvectortypes(p.proargtypes) <> 'text, text, text' then
+    perform agentundo._fail('22023', format('agentundo: %s cannot be the policy %s', function, name),
+      'It must be a function (invocation text, person text, scope text) that returns boolean.');
+  elsif not has_function_privilege(agentundo._worker(), function, 'execute') or not has_schema_privilege(agentundo._worker(), p.pronamespace, 'usage') then
+    perform agentundo._fail('UN003', format('agentundo: %s may not call %s', agentundo._worker(), function),
+      format('Run "grant usage on schema %I to %I" and "grant execute on function %s to %I".', p.pronamespace::regnamespace::name, agentundo._worker(), function, agentundo._worker()));
+  end if;
+  insert into agentundo._policy values (set_policy.name, set_policy.function)
+  on conflict on constraint _policy_pkey do update set function = excluded.function;
+end
+$body$;
+comment on function agentundo.set_policy(text, regprocedure) is
+  'Registers your own function (invocation text, person text, scope text) returns boolean that decides who else may revert through the application; null takes it away. An upgrade never touches it. It is called by agentundo_worker with an empty search_path: qualify what it reads, and make it SECURITY DEFINER if it needs rights of its own.';
+
+create or replace function agentundo.set_scope_owner(scope text, person text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  perform agentundo._require_operator('name owners of scopes');
+  if coalesce(scope, '') = '' or person = '' then
+    perform agentundo._fail('22023', 'agentundo: the scope or the person is empty',
+      'Give both, or null as the person to leave the scope without owners.');
+  elsif person is null then
+    delete from agentundo._scope_owner o where o.scope = set_scope_owner.scope;
+  else
+    insert into agentundo._scope_owner values (set_scope_owner.scope, set_scope_owner.person) on conflict do nothing;
+  end if;
+end
+$body$;
+comment on function agentundo.set_scope_owner(text, text) is
+  'Lets one more person revert every invocation of a scope through the application. null as the person takes all owners of the scope away. Changes none of your rows.';
+
+-- The tracked table, for a caller who decides for it: its owner, or an operator.
+create or replace function agentundo._table_to_decide(relation regclass) returns agentundo._tracked
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  t agentundo._tracked := agentundo._tracked_table(relation);
+begin
+  if not agentundo._operator() and not coalesce((select pg_has_role(agentundo._caller(), c.relowner, 'usage') from pg_class c where c.oid = t.relation), false) then
+    perform agentundo._fail('UN003', format('agentundo: %s may not decide for %s', agentundo._caller(), t.name),
+      'Run it as the owner of the table, or as a member of agentundo_operator.');
+  end if;
+  return t;
+end
+$body$;
+
+create or replace function agentundo._set_merge(relation regclass, column_name name, rule text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  t agentundo._tracked := agentundo._table_to_decide(relation);
+  c record;
+begin
+  select * into c from agentundo._columns(t.id) x where x.name = column_name and x.live;
+  if not found then
+    perform agentundo._fail('22023', format('agentundo: %s has no captured column %L', t.name, column_name),
+      'Name a column as the table calls it now; generated columns are not captured.');
+  elsif rule is not null and rule <> 'delta' then
+    perform agentundo._fail('22023', format('agentundo: there is no merge rule %L', rule),
+      'Use ''delta'' (subtract what the agent added), or null to remove the rule.');
+  elsif rule is not null and c.type not in ('smallint', 'integer', 'bigint', 'numeric', 'real', 'double precision', 'money', 'interval') then
+    perform agentundo._fail('22023', format('agentundo: column %I of %s is of type %s, which has no differences to subtract', column_name, t.name, c.type),
+      '''delta'' is for counters and balances: numbers, money, interval.');
+  end if;
+  if rule is null then
+    delete from agentundo._merge_rule m where m.tracked = t.id and m.attnum = c.attnum;
+  else
+    insert into agentundo._merge_rule values (t.id, c.attnum, c.name, _set_merge.rule)
+    on conflict on constraint _merge_rule_pkey do update set name = excluded.name, rule = excluded.rule;
+  end if;
+end
+$body$;
+create or replace function agentundo.set_merge(relation regclass, "column" name, rule text) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as
+$body$ select agentundo._set_merge(relation, "column", rule) $body$;
+comment on function agentundo.set_merge(regclass, name, text) is
+  'Declares a column to be a counter or balance: with merge => true a revert subtracts what the agent itself added and keeps everybody else''s additions. null removes the rule. Changes no row now.';
+
+create or replace function agentundo.set_trigger(relation regclass, trigger name, rule text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  t agentundo._tracked := agentundo._table_to_decide(relation);
+begin
+  if rule is not null and rule not in ('fire', 'silence') then
+    perform agentundo._fail('22023', format('agentundo: there is no trigger rule %L', rule),
+      'Use ''fire'' or ''silence'' (the default), or null to remove the rule.');
+  elsif not exists (
+    select from agentundo._users_triggers g where g.tgname = set_trigger.trigger
+      and g.tgrelid in (select mb.relation from agentundo._member mb where mb.tracked = t.id)) then
+    perform agentundo._fail('22023', format('agentundo: %s has no trigger %L of yours', t.name, trigger),
+      'Name one that "\d" shows for the table or one of its partitions.');
+  elsif rule is null then
+    delete from agentundo._trigger_rule r where r.tracked = t.id and r.trigger = set_trigger.trigger;
+  else
+    insert into agentundo._trigger_rule values (t.id, set_trigger.trigger, set_trigger.rule)
+    on conflict on constraint _trigger_rule_pkey do update set rule = excluded.rule;
+  end if;
+end
+$body$;
+comment on function agentundo.set_trigger(regclass, name, text) is
+  'Says whether a trigger of yours fires for rows that a revert restores: ''silence'' (the default) or ''fire''. Takes effect at the next revert; changes neither the trigger nor a row now.';
+
+-- ==== 10_net.sql ====
+
+-- 10  Net: what a set of changes did to each row, and what the row is now
+--
+-- For every key that the set touched: the image before the set, the image after it, the current row.
+-- Nearly all keys have one change; they take a straight way through an aggregate. Keys with several
+-- are solved as chains:
+--   * between transactions the change number is the order, because row locks serialised them;
+--   * inside one transaction it is not (a user's AFTER ROW trigger on the same table is captured before
+--     the statement that fired it), so images are linked instead: an N that equals another's O cancels,
+--     absence is a state too, and what is left over is the transaction's before and after;
+--   * where the after of one transaction is not the before of the next, somebody else wrote in between:
+--     a segment boundary. Only the last segment can go back.
+--
+-- Images are compared as stored (the operator *=), over explicit column lists without generated
+-- columns, never with =. Everything here is a pure SELECT over one snapshot, executed by agentundo_worker
+-- (_look() in 09_guard.sql): $6 are the changes of the set, $7 those of its own reverts and redos, $8 those
+-- of standing reverts; $9 are four numbers: changes up to the first are compared by image alone, rows of
+-- changes up to the second are gone by TRUNCATE, the third is where places begin, the fourth the table.
+
+-- Is a change somebody else's write? A change that a standing revert took back and that revert's own
+-- change cancel each other, as if neither had been. A condition over the alias, as text.
+create or replace function agentundo._stranger_sql(alias text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select format($sql$(
+    not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing and not v.reopened where u.change = %1$I.change)
+    and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.xid = %1$I.xid and v.standing))$sql$, alias)
+$body$;
+
+-- The versions that reverts and redos have left in a table. A row that one of them brought to the very
+-- image that our set had left is as our set left it, if no stranger wrote it in between.
+create or replace function agentundo._undo_versions_sql() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$
+  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid and c.tracked = $9[4]::int'
+$body$;
+
+-- The part of the statement that both kinds of tables begin with: the changes of the set, those by others in
+-- the same transactions, and the set's images. Rows that a standing revert has taken back already, and no
+-- redo of it has done again, are left out, change by change.
+create or replace function agentundo._net_head(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$
+  with change as materialized (
+    select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation
+    from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
+  foreigner as materialized (
+    select f.change, f.xid, coalesce(f.source, f.change) as source
+    from agentundo._change f
+    where f.tracked = $9[4]::int and f.xid in (select xid from change) and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}),
+  settled as materialized (
+    select distinct v.id, v.number, v.invocations{{keys}}
+    from agentundo._change f
+    join agentundo._revert v on v.id = f.invocation and v.xid = f.xid
+    join {{history}} h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $9[4]::int and f.change = any ($8)),
+  redone as materialized (
+    select distinct v.number, v.invocations{{keys}}
+    from agentundo._revert v
+    join agentundo._change f on f.invocation = v.id and f.xid = v.xid and f.tracked = $9[4]::int
+    join {{history}} h on h._change = coalesce(f.source, f.change)
+    where v.standing and v.invocations && (select array_agg(s.id) from settled s)),
+  image as materialized (
+    select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid{{keys}}
+    from change c join {{history}} h on h._change = c.source
+    where not exists (
+      select from settled s
+      where {{settled}} and s.number > c.change and c.invocation = any (s.invocations)
+        and not exists (select from redone r where {{redone}} and r.number > s.number and s.id = any (r.invocations))))$sql$,
+    jsonb_build_object('history', t.history, 'stranger', agentundo._stranger_sql('f'), 'keys', coalesce(', ' || agentundo._key_list(t.id, 'h'), ''),
+      'settled', coalesce(agentundo._same_key(t.id, 'h', 's'), 'false'), 'redone', coalesce(agentundo._same_key(t.id, 'h', 'r'), 'false')))
+$body$;
+
+-- Changes up to this number are compared by image alone: their xmins come from before a logical copy.
+create or replace function agentundo._trusted_after() returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case when s.own_xmin = s.xmin::text::bigint then s.trusted_after else 9223372036854775807 end
+  from agentundo._stamp s
+$body$;
+
+-- The table as the current rows are looked up in it: by index for few, and read through once where the
+-- set touched a good part of it, which the planner cannot know of a set that it does not see.
+create or replace function agentundo._lookup_sql(t agentundo._tracked, changes bigint[]) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case
+    when (select sum(c.rows) from agentundo._change c where c.change = any (changes) and c.tracked = t.id) * 20
+         > (select sum(greatest(c.reltuples, 0)) from agentundo._levels(t.relation, t.kind) l join pg_class c on c.oid = l)
+      then format('(select r.ctid, r.tableoid, r.xmin, r.* from %s r offset 0)', agentundo._from(t))
+    else agentundo._from(t) end
+$body$;
+
+-- Per row: before, after, current, and whether anybody wrote since. Statuses are first ones: 'ok',
+-- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
+-- cancel out are not reported. Places are counted from `first_place`.
+create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[], settled bigint[], first_place int)
+returns agentundo._decision[] language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  statement text;
+  decisions agentundo._decision[];
+  straight boolean;
+  gone boolean;
+begin
+  select * into t from agentundo._tracked where id = tracked_id;
+  straight := agentundo._is_straight(t, changes);
+  gone := t.relation is null or not exists (select from pg_class where oid = t.relation and relkind in ('r', 'p'));
+  if gone then
+    -- Dropped since, or made something else: nothing to compare with, and nothing can be put back.
+    statement := format($sql$
+      select $9[4]::int, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
+        'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
+        jsonb_build_object('hint', %L, 'rows', c.rows)
+      from agentundo._change c where c.change = any ($6) and c.tracked = $9[4]::int$sql$, format('Table %s is gone.', t.name));
+  else
+    statement := case
+      when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
+      when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
+      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes)) end;
+    if exists (select from agentundo._erased e where e.tracked = tracked_id) then
+      statement := format($sql$
+        select * from (%s) net
+        union all
+        select $9[4]::int, c.change, null, null, null, null, c.change, c.change,
+          'none', 'conflict', 'erased', null, null, null, min(case when c.operation = 'U' then 'moved' end), null
+        from agentundo._change c
+        join agentundo._erased e on e.tracked = $9[4]::int and e.change = coalesce(c.source, c.change)
+        where c.change = any ($6) and c.tracked = $9[4]::int
+        group by c.change$sql$, statement);
+    end if;
+  end if;
+  loop
+    -- The table is named before its history, as everybody locks them who changes either.
+    select * into decisions from agentundo._look(format($sql$
+      with agentundo_first as (select from %s where false)
+      select coalesce(array_agg(decision), '{}')
+      from (select row(($9[3] + row_number() over ())::int, net.*)::agentundo._decision as decision from (%s) net) numbered$sql$,
+        case when gone then 'pg_class' else agentundo._from(t) end, statement),
+      e => changes, f => family, g => settled,
+      h => array[agentundo._trusted_after(), (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place, tracked_id])
+      as net (decisions agentundo._decision[]);
+    exit when not straight or agentundo._stayed_straight(t, changes, decisions);
+    straight := false;
+    statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes));
+  end loop;
+  return decisions;
+end
+$body$;
+
+-- Was anything in this table taken back after these changes? Not each revert wrote a change of its own.
+create or replace function agentundo._undone_since(t agentundo._tracked, changes bigint[]) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with ours as (select max(c.change) as last from agentundo._change c where c.tracked = t.id and c.change = any (changes))
+  select exists (
+      select from ours join agentundo._revert v on v.number > ours.last join agentundo._reverted x on x.revert = v.id
+      join agentundo._change c on c.change = x.change and c.tracked = t.id)
+    or exists (
+      select from ours join agentundo._change c on c.tracked = t.id and c.change > ours.last
+      join agentundo._revert v on v.id = c.invocation and v.xid = c.xid)
+$body$;
+
+-- Was the straight way right? Each image and each row may stand in one decision only (two foreign keys that
+-- act can write a row twice in one change), and if anything was undone since, only rows that are as the
+-- change left them have nothing to do with it.
+create or replace function agentundo._stayed_straight(t agentundo._tracked, changes bigint[], d agentundo._decision[]) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select (select count(x.before) = case when c.operation = 'I' then 0 else c.rows end
+              and count(x.after) = case when c.operation in ('D', 'T') then 0 else c.rows end
+              and count(x.cur) = count(distinct (x.cur, x.part))
+          from unnest(d) x)
+    and (not agentundo._undone_since(t, changes)
+      or not exists (select from unnest(d) x where x.status <> 'ok' or x.cur is null or x.basis <> 'version'))
+  from agentundo._change c where c.tracked = t.id and c.change = any (changes)
+$body$;
+
+-- Is all that the set did to this table one change, beside which nobody else wrote in its transaction? Nearly
+-- always. Then each key has one image before, one after, and the version of the row is that of the change.
+create or replace function agentundo._is_straight(t agentundo._tracked, changes bigint[]) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select count(*) = 1
+    and not exists (
+      select from agentundo._change f
+      where f.tracked = t.id and f.xid = any (array_agg(s.xid)) and f.change <> all (changes))
+    -- a key that is checked at COMMIT only can stand twice in one change
+    and coalesce((select i.indimmediate from agentundo._key(t.id) k, agentundo._best_key(t.relation) b join pg_index i on i.indexrelid = b.index limit 1), false)
+    and not exists (select from agentundo._erased e where e.tracked = t.id)
+  from agentundo._change s where s.tracked = t.id and s.change = any (changes)
+$body$;
+
+-- A condition that is true for images older than a change of type that cannot be undone for values, and
+-- for rows of which the set wrote some images before a column was added and some after.
+create or replace function agentundo._retyped(tracked_id int, change text, before_change text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select concat_ws(' or ', 'false',
+    (select format('%s <= %s', change, max(old.until_change))
+     from agentundo._columns(tracked_id) old
+     join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
+     where old.until_change is not null and not agentundo._widens(old.type, new.type)
+     having max(old.until_change) is not null),
+    (select string_agg(format('%1$s <= %2$s and %3$s > %2$s', before_change, c.since_change, change), ' or ')
+     from agentundo._columns(tracked_id) c
+     where c.live and c.since_change > 0 and c.history_column is not null))
+$body$;
+
+-- Has the storage of the row r been rewritten since a change? All of its rows have another xmin then. A change
+-- knows the storage of its table; that of partitions is noted by sync().
+create or replace function agentundo._rewritten_sql(t agentundo._tracked, change text) returns text
+language sql immutable as
+$body$
+  select case when t.kind = 'partitioned'
+    then format('exists (select from agentundo._member m where m.relation = r.tableoid and (m.rewritten >= %I.change or m.filenode <> pg_relation_filenode(m.relation)))', change)
+    else format('%I.filenode <> pg_relation_filenode(r.tableoid)', change) end
+$body$;
+
+-- What the looks at each row come to. They stand in `judged`, whichever way they were taken.
+create or replace function agentundo._verdict_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select format($sql$
+  select $9[4]::int, change, part, cur, before, after,
+    case when before is not null then before_change end, case when after is not null then after_change end,
+    case when before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when after is null and cur is null then 'insert'
+      when cur is null then 'insert' else 'update' end,
+    case when %1$s then 'conflict'
+      when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
+    case when %1$s then 'schema_changed'
+      when segments > 1 and first_status = 'ok' then 'row_changed' else first_reason end,
+    case when by_value then 'value' else 'version' end,
+    null::text[], null::jsonb,
+    case when moved then 'moved' end,
+    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status, 'at', at) end
+  from (
+    select *,
+      case when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
+        when after is not null then case when untouched then 'ok' when taken_back then 'done' else 'conflict' end
+        when cur is null then case when resurrected then 'done' else 'ok' end when taken_back then 'done' else 'conflict' end as first_status,
+      case when after is not null and cur is null then case when before is not null then 'row_deleted' end
+        when after is not null then case when untouched or taken_back then null when matches then 'row_rewritten' else 'row_changed' end
+        when cur is not null and not coalesce(taken_back, false) then 'row_exists' end as first_reason
+    from judged) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
+$body$;
+
+-- The straight way, see _is_straight(): one image before, one after, the row now.
+create or replace function agentundo._net_straight_sql(t agentundo._tracked, changes bigint[], lookup text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  c agentundo._change;
+begin
+  select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);
+  return agentundo._fill($sql$
+  with change as materialized (
+    select c.change, c.xmin::text::bigint as version, c.filenode from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
+  net as (
+    select {{keys}}, o.tid as before, n.tid as after
+    from (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{old}}' and {{has_old}}) o
+    full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
+  compared as (
+    select c.change, c.change as before_change, c.change as after_change, n.before, n.after, r.tableoid as part, r.ctid as cur,
+      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches
+    from change c
+    cross join net n
+    left join {{lookup}} r on {{in_table}}
+    cross join lateral (select c.change <= $9[1]
+      or c.change > $9[2] and n.after is not null and r.ctid is not null and {{rewritten}}) v (by_value)
+    left join lateral (
+      select case when v.by_value then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
+      from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
+  judged as (
+    select *, 1 as segments, null::text as at, false as taken_back, false as resurrected, matches and (by_value or version = own_version) as untouched,
+      {{moved}} and (before is null or after is null) as moved
+    from compared)$sql$, jsonb_build_object(
+    'history', t.history, 'lookup', lookup, 'source', coalesce(c.source, c.change),
+    'keys', (select string_agg(format('coalesce(o.%1$I, n.%1$I) as %1$I', k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
+    'h_keys', agentundo._key_list(t.id, 'h'), 'same_key', agentundo._same_key(t.id, 'o', 'n'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
+    'old', case when c.inverted then 'N' else 'O' end, 'new', case when c.inverted then 'O' else 'N' end,
+    'has_old', c.operation <> 'I', 'has_new', c.operation not in ('D', 'T'), 'moved', c.operation = 'U',
+    'after', agentundo._image_row(t.id, 'h', 'c.change', 'r'), 'row', agentundo._table_row(t.id, 'r'),
+    'rewritten', agentundo._rewritten_sql(t, 'c'), 'after_by_value', agentundo._image_row(t.id, 'h', 'c.change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true)))
+    || agentundo._verdict_sql(t);
+end
+$body$;
+
+-- Any number of changes, in any order, with reverts and other people's writes in between.
+create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  keys text := (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k);
+  first_key text := (select quote_ident(k.history_column) from agentundo._key(t.id) k where k.place = 1);
+begin
+  return agentundo._net_head(t) || agentundo._fill($sql$,
+  touched as materialized (
+    select {{keys}}, count(*) filter (where old) as olds, count(*) filter (where not old) as news,
+      min(change) as first_change, max(change) as last_change,
+      min(tid) filter (where old) as before, min(tid) filter (where not old) as after
+    from image group by {{keys}}),
+  chain as materialized (
+    select row_number() over () as id, {{keys}}, first_change, last_change from touched
+    where olds > 1 or news > 1 or first_change <> last_change),
+  state as (   -- every image of a chained row, numbered by what it says
+    select c.id, i.change, i.xid, i.old, i.tid,
+      dense_rank() over (partition by c.id order by {{image}} using operator(pg_catalog.*<)) as says
+    from chain c join image i on {{same_chain}} join {{history}} h on h.ctid = i.tid),
+  whole as (   -- absence is a state too: number 0
+    select id, change, xid, old, tid, says from state
+    union all
+    select id, change, xid, true, null, 0 from state group by id, change, xid having count(*) filter (where old) < count(*) filter (where not old)
+    union all
+    select id, change, xid, false, null, 0 from state group by id, change, xid having count(*) filter (where old) > count(*) filter (where not old)),
+  balance as (
+    select id, xid, says, count(*) filter (where old) - count(*) filter (where not old) as surplus,
+      min(tid) filter (where old) as old_tid, min(tid) filter (where not old) as new_tid,
+      min(change) filter (where old) as old_change, max(change) filter (where not old) as new_change
+    from whole group by id, xid, says),
+  linked as (  -- one contiguous walk per transaction
+    select id, xid, coalesce(sum(surplus) filter (where surplus > 0), 0) as starts
+    from balance group by id, xid),
+  hop as (     -- (before, after) steps in order: one per transaction, or one per change where it is not contiguous
+    select l.id, min(w.change) as first_change, max(w.change) as last_change,
+      (array_agg(b.says) filter (where b.surplus > 0))[1] as says_before, (array_agg(b.old_tid) filter (where b.surplus > 0))[1] as before,
+      (array_agg(b.old_change) filter (where b.surplus > 0))[1] as before_change,
+      (array_agg(b.says) filter (where b.surplus < 0))[1] as says_after, (array_agg(b.new_tid) filter (where b.surplus < 0))[1] as after,
+      (array_agg(b.new_change) filter (where b.surplus < 0))[1] as after_change
+    from linked l join balance b using (id, xid) join lateral (select min(change) as change from whole w where w.id = l.id and w.xid = l.xid
+        union all select max(change) from whole w where w.id = l.id and w.xid = l.xid) w on true
+    where l.starts = 1 group by l.id, l.xid
+    union all
+    select w.id, w.change, w.change,
+      min(w.says) filter (where w.old), min(w.tid) filter (where w.old), w.change,
+      max(w.says) filter (where not w.old), max(w.tid) filter (where not w.old), w.change
+    from linked l join whole w using (id, xid) where l.starts > 1 group by w.id, w.change),
+  intruder as materialized (   -- captured changes by others between two of ours
+    select c.id, f.change
+    from agentundo._change f
+    join chain c on f.change > c.first_change and f.change < c.last_change
+    join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_chain}}
+    where f.tracked = $9[4]::int and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
+      and f.change between (select min(first_change) from chain) and (select max(last_change) from chain)),
+  cut as (
+    select hop.*, case when lag(says_after) over w is distinct from says_before and lag(last_change) over w is not null
+        or exists (select from intruder i where i.id = hop.id and i.change < hop.first_change and i.change > lag_change) then 1 else 0 end as boundary
+    from (select hop.*, lag(last_change) over (partition by id order by first_change) as lag_change from hop) hop
+    window w as (partition by id order by first_change)),
+  segment as (
+    select cut.*, sum(boundary) over (partition by id order by first_change) as segment, sum(boundary) over (partition by id) as last_segment from cut),
+  solved as (
+    select s.id, max(last_segment) + 1 as segments, max(s.last_change) as change,
+      (array_agg(says_before order by first_change))[1] as says_before, (array_agg(before order by first_change))[1] as before,
+      (array_agg(before_change order by first_change))[1] as before_change,
+      (array_agg(says_after order by first_change desc))[1] as says_after, (array_agg(after order by first_change desc))[1] as after,
+      (array_agg(after_change order by first_change desc))[1] as after_change
+    from segment s where segment = last_segment group by s.id),
+  net as (
+    select {{keys}}, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
+      null::bigint[] as versions
+    from touched where not (olds > 1 or news > 1 or first_change <> last_change)
+    union all
+    select {{chain_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id,
+      (select array_agg(distinct x.version) from state st join change x using (change) where st.id = s.id and not st.old and st.says = s.says_after)
+    from solved s join chain i using (id)
+    where s.says_before is distinct from s.says_after or s.segments > 1),
+  later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
+    select {{image_keys}} from foreigner f join {{history}} h on h._change = f.source join image i on i.xid = f.xid and {{of_image}}
+    group by {{image_keys}} having max(f.change) > max(i.change)),
+  undone as (   -- what was undone after ours although it came before
+    select x.revert, f.change, (h._image = 'N') <> f.inverted as new, {{h_keys}}, {{foreign_image}} as says
+    from agentundo._reverted x
+    join agentundo._revert v on v.id = x.revert and v.standing and not v.reopened and v.number > (select max(change) from change)
+    join agentundo._change f on f.change = x.change and f.tracked = $9[4]::int and f.change < (select min(change) from change)
+    join {{history}} h on h._change = coalesce(f.source, f.change)),
+  resurrected as (   -- a row that it had made, out of nothing, and that nobody else has written before us: it is not to come back
+    select i.tid as before
+    from undone u
+    join image i on {{undone_image}} and i.old
+    join {{history}} h on h.ctid = i.tid
+    where u.new and u.says operator(pg_catalog.*=) {{image}}
+      and (select count(*) filter (where w.new) > count(*) filter (where not w.new) from undone w where w.revert = u.revert and {{same_undone}})
+      and not exists (
+        select from agentundo._change f join {{history}} s on s._change = coalesce(f.source, f.change)
+        where f.tracked = $9[4]::int and f.change > u.change and f.change < i.change and {{written_between}} and {{stranger}})),
+  compared as (
+    select n.*, rs.tid is not null as resurrected, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
+      n.before is null and n.after is not null and bc.operation = 'U' or n.after is null and n.before is not null and ac.operation = 'U' as moved,
+      a.matches, b.matches as back,
+      (n.change <= $9[1] or n.change > $9[2] and r.ctid is not null and coalesce({{rewritten}}, false)) as by_value,
+      l.{{first_key}} is not null as written_again
+    from net n
+    left join {{lookup}} r on {{in_table}}
+    left join later l on {{later_net}}
+    left join (select distinct before as tid from resurrected) rs on rs.tid = n.before
+    left join change ac on ac.change = n.after_change
+    left join change bc on bc.change = n.before_change
+    left join lateral (select case when n.change <= $9[1] or n.change > $9[2] and {{rewritten}}
+        then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
+      from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true
+    left join lateral (select {{before}} operator(pg_catalog.*=) {{row}} as matches
+      from {{history}} h where h.ctid = n.before and r.ctid is not null and a.matches is not true offset 0) b on true),
+  suspect as materialized (   -- last written by an undo or redo: who wrote before that?
+    select {{keys}} from compared where version <> own_version and version in ({{undo_versions}})),
+  stranger as materialized (
+    select max(f.change) as change, {{h_keys}}
+    from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $9[4]::int and f.change > (select min(change) from change) and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
+      and exists (select from suspect)
+    group by {{h_keys}}),
+  judged as materialized (
+    select compared.*, matches and not written_again and (by_value or version = own_version or version = any (versions)
+        or version in ({{undo_versions}}) and not exists (select from stranger s where {{stranger_compared}} and s.change > compared.change)) as untouched,
+      back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $9[4]::int and f.change = any ($7)) as taken_back,
+      case when segments > 1 then (select min(st.tid)::text from state st where st.id = compared.chain) end as at
+    from compared)
+$sql$, jsonb_build_object(
+    'history', t.history, 'lookup', lookup, 'keys', keys, 'first_key', first_key,
+    'h_keys', agentundo._key_list(t.id, 'h'), 'chain_keys', agentundo._key_list(t.id, 'i'), 'image_keys', agentundo._key_list(t.id, 'i'),
+    'same_chain', agentundo._same_key(t.id, 'i', 'c'), 'of_chain', agentundo._same_key(t.id, 'h', 'c'), 'of_image', agentundo._same_key(t.id, 'h', 'i'),
+    'undone_image', agentundo._same_key(t.id, 'i', 'u'), 'same_undone', agentundo._same_key(t.id, 'w', 'u'), 'written_between', agentundo._same_key(t.id, 's', 'u'), 'later_net', agentundo._same_key(t.id, 'l', 'n'),
+    'stranger_compared', agentundo._same_key(t.id, 's', 'compared'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
+    'image', agentundo._image_row(t.id, 'h', 'i.change'), 'foreign_image', agentundo._image_row(t.id, 'h', 'f.change'),
+    'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),
+    'row', agentundo._table_row(t.id, 'r'),
+    'rewritten', agentundo._rewritten_sql(t, 'ac'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true),
+    'undo_versions', agentundo._undo_versions_sql(), 'stranger', agentundo._stranger_sql('f')))
+    || agentundo._verdict_sql(t);
+end
+$body$;
+
+-- Tables without a key: rows are told apart by what they say, and equal ones are counted.
+create or replace function agentundo._net_keyless_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._net_head(t) || format($sql$,
+  every as (
+    select i.change, i.old, i.tid, false as family from image i
+    union all   -- what reverts and redos of the set have done to such rows already
+    select f.change, (h._image = 'O') <> f.inverted, h.ctid, true
+    from agentundo._change f join %1$s h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $9[4]::int and f.change = any ($7)
+      and not exists (   -- but for those that took back what is no longer in the set
+        select from agentundo._revert v join agentundo._reverted x on x.revert = v.id join agentundo._change c on c.change = x.change
+        where v.id = f.invocation and v.xid = f.xid and v.standing and not v.reopened and c.tracked = f.tracked and c.change <> all ($7))),
+  said as (
+    select e.*, dense_rank() over (order by %2$s using operator(pg_catalog.*<)) as says from every e join %1$s h on h.ctid = e.tid),
+  tally as (
+    select says,
+      count(*) filter (where not family and not old) - count(*) filter (where not family and old) as surplus,
+      count(*) filter (where family and old) - count(*) filter (where family and not old) as gone,
+      min(tid) filter (where not family and not old) as after, max(change) filter (where not family and not old) as after_change,
+      min(tid) filter (where not family and old) as before, max(change) filter (where not family and old) as before_change,
+      max(change) filter (where not family) as change,
+      array_agg(distinct change) filter (where not old) as written_by,
+      bool_or(not family and change in (select change from change where operation = 'U')) as moved
+    from said group by says),
+  candidate as (
+    select y.says, r.tableoid as part, r.ctid as cur,
+      r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) or y.after_change <= $9[1]
+        or r.xmin::text::bigint in (%6$s)
+        or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as untouched
+    from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
+    where y.surplus > 0),
+  placed as (
+    select *, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
+  select $9[4]::int, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
+    case when p.cur is null then 'none' else 'delete' end,
+    case when p.cur is null then case when n.place <= y.surplus - y.gone then 'conflict' else 'done' end when p.untouched then 'ok' else 'conflict' end,
+    case when p.cur is null then case when n.place <= y.surplus - y.gone then 'row_changed' end when not p.untouched then 'row_rewritten' end,
+    case when y.after_change <= $9[1] then 'value' else 'version' end, null::text[], null::jsonb, case when y.moved then 'moved' end, null::jsonb
+  from tally y cross join lateral generate_series(1, y.surplus) n (place)
+  left join placed p on p.says = y.says and p.place = n.place
+  where y.surplus > 0
+  union all
+  select $9[4]::int, y.change, null, null, y.before, null, y.before_change, null, 'insert', 'ok', null, 'version', null, null, case when y.moved then 'moved' end, null
+  from tally y cross join lateral generate_series(1, -y.surplus + y.gone) n (place)
+  where y.surplus < 0$sql$,
+    t.history, agentundo._image_row(t.id, 'h', 'e.change'),
+    agentundo._from(t),
+    agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql(),
+    agentundo._rewritten_sql(t, 'c'))
+$body$;
+
+-- ==== 11_obstacles.sql ====
+
+-- 11  Obstacles: what constraints say of the rows that a revert would write
+--
+-- The plan asks before anything is written: would a restored row break a CHECK, NOT NULL or domain, take
+-- a unique value that somebody else holds, lack its parent; would a row that goes leave dependents. The
+-- answers name the constraint and, for cascade, the version of the row in the way.
+--
+-- Each question is one SELECT, generated from the catalog. Its parameters are the decisions that would
+-- be acted on, split so that the planner sees how many there are: $1 the restored rows of the table (to
+-- insert or update), $2 those that go or change (to delete or update), $3 and $4 the same of the other
+-- table of a foreign key. They are asked by agentundo_worker (_look()): code of the user's runs in them.
+
+-- The columns of a restored row as SQL expressions over the aliases d (decision), b (image), r (current
+-- row): what the image says, in the column's own type; where the image does not know the column, what
+-- the row has, or the default for a row that comes back. In a merge only the columns named go back, and
+-- a delta column loses what the set had added to it.
+create or replace function agentundo._target_columns(tracked_id int)
+returns table (attnum smallint, name name, value text, declared text, identity "char")
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with col as (
+    select i.*, agentundo._base(a.atttypid) as base, format_type(agentundo._base(a.atttypid), -1) as base_type, format_type(a.atttypid, a.atttypmod) as declared,
+      a.attidentity as identity, pg_get_expr(d.adbin, d.adrelid) as default_value,
+      m.rule
+    from agentundo._image_columns(tracked_id, 'b', 'd.before_change') i
+    join agentundo._tracked t on t.id = tracked_id
+    join pg_attribute a on a.attrelid = t.relation and a.attnum = i.attnum
+    left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+    left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = i.attnum),
+  restored as (
+    select c.*, agentundo._given_back(c.value, c.base, true) as back from col c),
+  filled as (
+    select c.*, case when c.known is null then c.back
+      else format('case when %s then %s when d.cur is not null then r.%I else (%s)::%s end', c.known, c.back, c.name, coalesce(c.default_value, 'null'), c.base_type) end as full_value
+    from restored c)
+  select c.attnum, c.name,
+    case when c.rule = 'delta' then
+      format('case when d.status = ''merge'' and jsonb_exists(d.delta, %1$L) then r.%1$I - (d.delta ->> %1$L)::%2$s when d.status = ''merge'' and %1$L <> all (d.columns) then r.%1$I else %3$s end', c.name, c.type, c.full_value)
+    else format('case when d.status = ''merge'' and %1$L <> all (d.columns) then r.%1$I else %2$s end', c.name, c.full_value) end,
+    c.declared, c.identity
+  from filled c
+$body$;
+
+-- The set's rows as the revert would leave them, one SELECT per table: columns under the table's own
+-- names (generated ones computed) behind ours, which begin with agentundo_. `decisions` is the parameter that holds them.
+create or replace function agentundo._target_sql(tracked_id int, decisions text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  columns_sql text;
+  generated text;
+begin
+  select * into t from agentundo._tracked x where x.id = tracked_id;
+  select string_agg(format('%s as %I', c.value, c.name), ', ' order by c.attnum)
+    into columns_sql from agentundo._target_columns(tracked_id) c;
+  select string_agg(format(', (%s)::%s as %I', pg_get_expr(d.adbin, d.adrelid), format_type(a.atttypid, a.atttypmod), a.attname), '' order by a.attnum)
+    into generated
+    from pg_attribute a join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+   where a.attrelid = t.relation and a.attgenerated <> '' and not a.attisdropped;
+  return format($sql$
+    select *%1$s from (
+      select d.place as "agentundo.place", d.detail as "agentundo.detail", d.part as "agentundo.part", d.cur as "agentundo.cur"%2$s
+      from unnest(%5$s) d
+      left join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
+      left join lateral (select * from %4$s r where r.ctid = d.cur and r.tableoid = d.part%6$s offset 0) r on true) agentundo_row$sql$,
+    coalesce(generated, ''), coalesce(', ' || columns_sql, ''), t.history,
+    agentundo._from(t), decisions,
+    -- the current row matters only where part of it stays
+    case when exists (select from agentundo._columns(tracked_id) c where c.live and c.since_change > 0) then '' else ' and d.status = ''merge''' end);
+end
+$body$;
+
+-- The tracked table that holds rows of a relation, if any.
+create or replace function agentundo._tracked_of(relation regclass) returns int
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(
+    (select m.tracked from agentundo._member m where m.relation = $1),
+    (select x.id from agentundo._tracked x where x.relation = $1))
+$body$;
+
+-- The search_path that functions of a table's owner count on when they run in constraints and triggers:
+-- the one that is set for him or for the database, never the caller's, since they run with our rights.
+create or replace function agentundo._users_path(relation regclass) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce((
+    select substr(setting, length('search_path=') + 1)
+    from pg_db_role_setting s
+    cross join lateral unnest(s.setconfig) setting
+    where setting like 'search\_path=%' and s.setrole in (0, (select c.relowner from pg_class c where c.oid = relation))
+      and s.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
+    order by s.setrole <> 0 desc, s.setdatabase <> 0 desc
+    limit 1), '"$user", public')
+$body$;
+
+-- Restored rows that break a CHECK, a NOT NULL or a domain that came or was tightened since, or of which a
+-- column would keep less than it had (numeric(10,4) that has become numeric(10,2)).
+create or replace function agentundo._broken_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with rule as (
+    select a.attname::text as name, 'schema_changed' as reason,
+      format('agentundo_row.%1$I is distinct from agentundo_row.%1$I::%2$s', a.attname, format_type(a.atttypid, a.atttypmod)) as broken
+    from pg_attribute a where a.attrelid = t.relation and a.attnum > 0 and a.atttypmod >= 0 and not a.attisdropped and a.attgenerated = ''
+      and a.atttypid in (select y.oid from pg_type y where y.typmodin <> 0 and y.typnamespace = 'pg_catalog'::regnamespace and y.typtype = 'b')
+    union all
+    select c.conname, 'constraint', format('(%s) is false', pg_get_expr(c.conbin, c.conrelid))
+    from pg_constraint c where c.conrelid = t.relation and c.contype = 'c' and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true)
+    union all
+    select a.attname, 'constraint', format('agentundo_row.%I is null', a.attname)
+    from pg_attribute a where a.attrelid = t.relation and a.attnum > 0 and a.attnotnull and not a.attisdropped and a.attgenerated = ''
+    union all
+    select coalesce(c.conname, y.typname), 'constraint', case when c.oid is null then format('agentundo_row.%I is null', a.attname)
+        else format('(select (%s) is false from (select agentundo_row.%I as value) value)', substring(pg_get_constraintdef(c.oid) from '^CHECK \((.*)\)(?: NOT VALID)?$'), a.attname) end
+    from pg_attribute a
+    cross join lateral (
+      with recursive b as (
+        select ty.* from pg_type ty where ty.oid = a.atttypid and ty.typtype = 'd'
+        union all select ty.* from pg_type ty join b on ty.oid = b.typbasetype and ty.typtype = 'd')
+      select * from b) y
+    left join pg_constraint c on c.contypid = y.oid and c.contype = 'c'
+    where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and (c.oid is not null or y.typnotnull))
+  select format($sql$
+    with path as materialized (select set_config('search_path', $5, true))
+    select "agentundo.place", broken[1], broken[2], %L, null::bigint, null::int
+    from path, lateral (select agentundo_row."agentundo.place", case%s end as broken from (%s) agentundo_row offset 0) agentundo_judged
+    where broken is not null$sql$,
+    t.relation::text, coalesce(string_agg(format(' when %s then array[%L, %L]', broken, reason, name), ''), ' when false then ''{}''::text[]' ), agentundo._target_sql(t.id, '$1'))
+  from rule
+$body$;
+
+-- A constraint may also raise for a value, or call what we cannot: then the rows are looked at in ever smaller
+-- parts until it is known which ones it is about.
+create or replace function agentundo._broken(t agentundo._tracked, statement text, restored agentundo._decision[])
+returns table (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  half constant int := cardinality(restored) / 2;
+begin
+  return query select * from agentundo._look(statement, agentundo._users_path(t.relation), restored)
+    as found (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int);
+exception
+  when insufficient_privilege or undefined_table or undefined_function then
+    return;  -- a function of the user's cannot be run here: the revert itself will tell
+  when data_exception or raise_exception then
+    if half = 0 then
+      return query select restored[1].place, 'constraint', left(sqlerrm, 200), t.relation::text, null::bigint, null::int;
+    else
+      return query select * from agentundo._broken(t, statement, restored[:half]);
+      return query select * from agentundo._broken(t, statement, restored[half + 1:]);
+    end if;
+end
+$body$;
+
+-- Does a foreign key of another table do something when a row of this one is deleted? Then rows cannot go
+-- out and come in again, not even within one statement.
+create or replace function agentundo._held_in_place(t agentundo._tracked) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select exists (
+    select from pg_constraint c
+    where c.contype = 'f' and c.confdeltype <> 'a' and c.confrelid in (select agentundo._levels(t.relation, t.kind)))
+$body$;
+
+-- Restored values of a unique index or exclusion constraint that a row outside of the plan holds now; where
+-- rows have to stay in place also those that another row of the plan holds until it is changed itself. What
+-- goes makes room first, what comes comes last.
+create or replace function agentundo._taken_sql(t agentundo._tracked, index regclass) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  i pg_index;
+  picked text;
+  equal text;
+  predicate text;
+begin
+  select * into i from pg_index where indexrelid = index;
+  predicate := coalesce(' where ' || pg_get_expr(i.indpred, i.indrelid), '');
+  select string_agg(format('(%s) as "agentundo.e%s"', pg_get_indexdef(index, n, true), n), ', ' order by n),
+         string_agg(format(case when coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
+             then '(k."agentundo.e%1$s" %2$s r."agentundo.e%1$s" or k."agentundo.e%1$s" is null and r."agentundo.e%1$s" is null)'
+             else 'k."agentundo.e%1$s" %2$s r."agentundo.e%1$s"' end, n,
+           coalesce((select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname) from pg_constraint c join pg_operator o on o.oid = c.conexclop[n]
+                     where c.conindid = index and c.conexclop is not null limit 1),
+             (select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname)
+              from pg_opclass oc join pg_amop p on p.amopfamily = oc.opcfamily and p.amopstrategy = 3 and p.amoplefttype = oc.opcintype and p.amoprighttype = oc.opcintype
+              join pg_operator o on o.oid = p.amopopr where oc.oid = i.indclass[n - 1]),
+             'operator(pg_catalog.=)')), ' and ' order by n)
+    into picked, equal
+    from generate_series(1, i.indnkeyatts) n;
+  return format($sql$
+    with target as materialized (%1$s),
+    k as (select "agentundo.place", "agentundo.detail", "agentundo.part", "agentundo.cur", %2$s from target agentundo_row%3$s),
+    r as (select ctid as "agentundo.ctid", tableoid as "agentundo.table", xmin::text::bigint as "agentundo.xmin", %2$s from %4$s agentundo_row%3$s)
+    select k."agentundo.place", 'unique_taken', %5$L, %6$L, r."agentundo.xmin", %7$s
+    from k join r on %8$s
+    where not exists (
+      select from unnest($2) a
+      where a.cur = r."agentundo.ctid" and a.part = r."agentundo.table" and (
+        a.action = 'delete' or a.place = k."agentundo.place"
+        or (k."agentundo.cur" is null or %9$s) and not exists (select from k x where x."agentundo.place" = a.place and %10$s)))
+    union all   -- two rows of the plan had it one after the other: the older gives way
+    select k."agentundo.place", 'unique_taken', %5$L, %6$L, null::bigint, null::int
+    from k join k x on %10$s and x."agentundo.place" <> k."agentundo.place"
+    join unnest($1) d on d.place = k."agentundo.place" join unnest($1) newer on newer.place = x."agentundo.place"
+    where (newer.change, newer.place) > (d.change, d.place)$sql$,
+    agentundo._target_sql(t.id, '$1'), picked, predicate, agentundo._from(t),
+    (select c.relname from pg_class c where c.oid = index), t.relation::text, t.id, equal,
+    (not (i.indimmediate and agentundo._held_in_place(t)))::text, replace(equal, 'r."agentundo.e', 'x."agentundo.e'));
+end
+$body$;
+
+-- The rows that a foreign key of this table binds: not those of tables that inherit from it.
+create or replace function agentundo._bound(relation regclass) returns text
+language sql stable as
+$body$ select case when c.relkind = 'p' then '' else 'only ' end || relation::text from pg_class c where c.oid = relation $body$;
+
+-- Rows that point at a row which would be deleted or lose the value they point at.
+create or replace function agentundo._dependents_sql(t agentundo._tracked, con oid) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  c pg_constraint;
+  parent_cols text; child_equal text; target_equal text; child_target_equal text; child_target text;
+  child int;
+begin
+  select * into c from pg_constraint where oid = con;
+  child := agentundo._tracked_of(c.conrelid);
+  select string_agg(format('r.%I::%s as "agentundo.v%s"', p.attname, format_type(agentundo._base(p.atttypid), -1), n), ', ' order by n),
+         string_agg(format('gone."agentundo.v%s" %s ch.%I', n, o, f.attname), ' and ' order by n),
+         -- bytewise, as the key itself tells whether it has to act
+         format('row(%s)::record operator(pg_catalog.*=) row(%s)::record', string_agg(format('x.%I', p.attname), ', ' order by n), string_agg(format('gone."agentundo.v%s"', n), ', ' order by n)),
+         string_agg(format('gone."agentundo.v%s" %s x.%I', n, o, f.attname), ' and ' order by n)
+    into parent_cols, child_equal, target_equal, child_target_equal
+    from (
+      select n, c.confkey[n] as pk, c.conkey[n] as fk,
+        (select format('operator(%I.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o,
+        c.confrelid as prel, c.conrelid as frel
+      from generate_subscripts(c.confkey, 1) n) k
+    join pg_attribute p on p.attrelid = k.prel and p.attnum = k.pk
+    join pg_attribute f on f.attrelid = k.frel and f.attnum = k.fk;
+  child_target := case when child is not null then format($sql$
+        and not exists (select from child_target x where x."agentundo.cur" = ch.ctid and x."agentundo.part" = ch.tableoid and (%s) is not true)$sql$, child_target_equal) else '' end;
+  return format($sql$
+    with target as materialized (%1$s),
+    child_target as materialized (%2$s),
+    gone as materialized (
+      select d.place as "agentundo.place", %3$s
+      from unnest($2) d
+      join lateral (select * from %4$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true),
+    lost as (   -- the value goes, and no other restored row has it, unless the key would act on that too
+      select gone.* from gone
+      where not exists (select from target x where x."agentundo.place" = gone."agentundo.place" and %6$s)),
+    held as (
+      select gone.*, exists (select from target x where %7$s) as passed_on from lost gone)
+    select gone."agentundo.place", case when gone.passed_on then 'constraint' else 'has_dependents' end, %8$L, %9$L, ch.xmin::text::bigint, %10$s
+    from held gone join %11$s ch on %12$s
+    where not (gone.passed_on and %13$s)
+      and not exists (select from unnest(%5$s) a where a.action = 'delete' and a.cur = ch.ctid and a.part = ch.tableoid)%14$s$sql$,
+    agentundo._target_sql(t.id, '$1'), case when child is not null then agentundo._target_sql(child, '$3') else 'select' end,
+    parent_cols, agentundo._from(t), '$4',
+    target_equal, target_equal,
+    c.conname, c.conrelid::regclass::text, coalesce(child::text, 'null::int'), agentundo._bound(c.conrelid), child_equal,
+    (c.confdeltype = 'a' and c.confupdtype = 'a')::text, child_target);
+end
+$body$;
+
+-- Restored rows whose parent would not be there.
+create or replace function agentundo._missing_sql(t agentundo._tracked, con oid) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  c pg_constraint;
+  parent int;
+  filled text; equal text; equal_target text;
+begin
+  select * into c from pg_constraint where oid = con;
+  parent := agentundo._tracked_of(c.confrelid);
+  select string_agg(format('k.%I is not null', f.attname), ' and ' order by n),
+         string_agg(format('p.%I %s k.%I', p.attname, o, f.attname), ' and ' order by n),
+         string_agg(format('x.%I %s k.%I', p.attname, o, f.attname), ' and ' order by n)
+    into filled, equal, equal_target
+    from (
+      select n, c.confkey[n] as pk, c.conkey[n] as fk,
+        (select format('operator(%I.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o
+      from generate_subscripts(c.confkey, 1) n) k
+    join pg_attribute p on p.attrelid = c.confrelid and p.attnum = k.pk
+    join pg_attribute f on f.attrelid = c.conrelid and f.attnum = k.fk;
+  return format($sql$
+    with target as materialized (%1$s),
+    parent_target as materialized (%2$s)
+    select k."agentundo.place", 'missing_parent', %3$L, %4$L, null::bigint, %5$s
+    from target k
+    where %6$s
+      and not exists (select from %7$s p where %8$s
+        and not exists (select from unnest($4) a where a.cur = p.ctid and a.part = p.tableoid))
+      and not exists (select from parent_target x where %9$s)$sql$,
+    agentundo._target_sql(t.id, '$1'), case when parent is not null then agentundo._target_sql(parent, '$3') else 'select' end,
+    c.conname, c.confrelid::regclass::text, coalesce(parent::text, 'null::int'), filled, agentundo._bound(c.confrelid), equal,
+    case when parent is null then 'false' else equal_target end);
+end
+$body$;
+
+create or replace function agentundo._readable(relation regclass) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select has_table_privilege(relation, 'select') and not row_security_active(relation)
+    and has_schema_privilege((select c.relnamespace from pg_class c where c.oid = relation), 'usage')
+$body$;
+
+-- Those of the rows that lie in one level of a partitioned table. Where a row comes to lie that is not
+-- there yet, PostgreSQL decides; a constraint of that level then speaks for itself.
+create or replace function agentundo._within(d agentundo._decision[], root regclass, level regclass) returns agentundo._decision[]
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$
+  select case when level = root then d
+    else array(select x from unnest(d) x where x.part in (select p.relid from pg_partition_tree(level) p)) end
+$body$;
+
+-- All of them. One finding per row and obstacle; `writer` is the xmin of the row in the way, by which
+-- cascade finds who wrote it.
+create or replace function agentundo._obstacles(d agentundo._decision[])
+returns table (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off as
+$body$
+declare
+  t agentundo._tracked;
+  restored agentundo._decision[];
+  going agentundo._decision[];
+  moved boolean;
+  key smallint[];
+  here regclass;
+  f record;
+begin
+  for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge') and y.action <> 'none') order by x.id loop
+    restored := array(select x from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') and x.action in ('insert', 'update'));
+    going := array(select x from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') and x.action in ('delete', 'update'));
+    moved := exists (select from unnest(restored) x where x.detail ? 'moved');
+    key := (agentundo._best_key(t.relation)).columns;
+    if restored <> '{}' then
+      return query select * from agentundo._broken(t, agentundo._broken_sql(t), restored);
+      for f in
+        select i.indexrelid::regclass as name from pg_index i
+        where i.indrelid = t.relation and i.indisvalid and (i.indisunique or i.indisexclusion)
+          -- under the key itself another row would be the same row; only moved ones can collide
+          and (moved or i.indkey::smallint[] <> key or i.indisexclusion or i.indpred is not null)
+      loop
+        return query select * from agentundo._look(agentundo._taken_sql(t, f.name), agentundo._users_path(t.relation), restored, going)
+          as found (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int);
+      end loop;
+    end if;
+    for f in
+      select c.oid, c.conname::text as name, c.confkey, c.confrelid, c.conrelid, way.up, c.confdeltype not in ('a', 'r') or c.confupdtype not in ('a', 'r') as acts,
+        case when way.up then c.conrelid else c.confrelid end::regclass as relation,
+        coalesce(agentundo._tracked_of(case when way.up then c.conrelid else c.confrelid end), 0) as other
+      from pg_constraint c cross join (values (true), (false)) way (up)
+      where c.contype = 'f' and c.conparentid = 0
+        and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true) and not coalesce((to_jsonb(c) ->> 'conperiod')::boolean, false)
+        -- keys of the table or, for a partitioned one, of one of its levels
+        and case when way.up then c.confrelid in (select agentundo._levels(t.relation, t.kind)) and going <> '{}'
+              -- a referenced key stays with its row unless the row goes or moves
+              and (moved or c.confrelid <> t.relation or not c.confkey <@ key or exists (select from unnest(going) x where x.action = 'delete'))
+            else c.conrelid in (select agentundo._levels(t.relation, t.kind)) and restored <> '{}' end
+    loop
+      here := case when f.up then f.confrelid else f.conrelid end;
+      -- A table that we may not read: the key itself will refuse what would break it. Only where it would
+      -- act (CASCADE, SET NULL) nobody would be asked, so the rows stay.
+      if not agentundo._readable(f.relation) then
+        return query
+          select x.place, 'has_dependents', f.name, f.relation::text || ' (grant us SELECT to look into it)', null::bigint, null::int
+          from unnest(agentundo._within(going, t.relation, here)) x where f.up and f.acts and (x.action = 'delete' or x.detail ? 'moved' or not f.confkey <@ key);
+        continue;
+      end if;
+      return query
+        select * from agentundo._look(case when f.up then agentundo._dependents_sql(t, f.oid) else agentundo._missing_sql(t, f.oid) end,
+          agentundo._users_path(t.relation), agentundo._within(restored, t.relation, here), agentundo._within(going, t.relation, here),
+          array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('insert', 'update')),
+          array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('delete', 'update')))
+          as found (place int, reason text, obstacle text, other text, writer bigint, writer_tracked int);
+    end loop;
+  end loop;
+end
+$body$;
+
+-- ==== 12_modes.sql ====
+
+-- 12  Modes: what abort, skip, merge and force make of rows that somebody else has touched
+--
+-- The net effect per row (10_net.sql) says what could go back and what has been written since. What stands
+-- here turns one list of decisions into another: rows whose key moved are paired; columns that others
+-- changed are named, and with merge some of ours go back beside them; force takes back what was written
+-- later; skip leaves it, with all rows that belong to it; what constraints say is entered last
+-- (11_obstacles.sql). cascade is no matter of rows: it makes the set larger (13_plan.sql).
+
+create or replace function agentundo._renumber(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  for i in 1 .. coalesce(cardinality(d), 0) loop
+    d[i].place := i;
+  end loop;
+  return coalesce(d, '{}');
+end
+$body$;
+
+-- Rows whose key moved: the row at the new key and the absence at the old one are one thing. Where it is
+-- plain which belongs to which (one row, or told apart by its other columns) they become one update in
+-- place, which no cascade can tear apart; the others stay a unit that goes back together or not at all.
+create or replace function agentundo._pair_moves(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t int;
+  pair agentundo._pair;
+  pairs agentundo._pair[];
+  gone int[] := array[]::int[];
+  i int;
+  sql text;
+  other_columns text;
+begin
+  for t in select distinct x.tracked from unnest(d) x where x.unit = 'moved' loop
+    continue when not exists (select from agentundo._key(t));
+    if (select count(*) from unnest(d) x where x.tracked = t and x.unit = 'moved') = 2 then
+      sql := 'select x.place as there, y.place as here from unnest($1) x, unnest($1) y
+              where x.tracked = $2 and y.tracked = $2 and x.unit = ''moved'' and y.unit = ''moved''
+                and x.before is null and x.after is not null and y.after is null and y.before is not null';
+    else
+      -- by what the other columns say, where that is unambiguous
+      select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into other_columns
+        from agentundo._columns(t) c
+       where c.live and c.attnum not in (select k.attnum from agentundo._key(t) k);
+      continue when other_columns is null;
+      sql := format($sql$
+        with m as (
+          select x.place, x.before is null as there, x.change,
+            dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
+          from unnest($1) x
+          join lateral (select * from %2$s h where h.ctid = coalesce(x.after, x.before) offset 0) h on true
+          where x.tracked = $2 and x.unit = 'moved' and coalesce(x.after, x.before) is not null)
+        select min(place) filter (where there) as there, min(place) filter (where not there) as here
+        from m group by says, change
+        having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1$sql$,
+        other_columns, (select history from agentundo._tracked where id = t));
+    end if;
+    execute 'select array_agg(row(there, here)::agentundo._pair) from (' || sql || ') p' into pairs using d, t;
+    foreach pair in array coalesce(pairs, '{}') loop
+      d[pair.there].before := d[pair.here].before;
+      d[pair.there].before_change := d[pair.here].before_change;
+      d[pair.there].unit := null;
+      if d[pair.there].status = 'done' and d[pair.here].status = 'done' then
+        null;  -- taken back already
+      elsif d[pair.here].status = 'conflict' then
+        d[pair.there].status := 'conflict';
+        d[pair.there].reason := d[pair.here].reason;
+      elsif d[pair.there].cur is null then
+        d[pair.there].status := 'conflict';
+        d[pair.there].reason := 'row_deleted';
+      end if;
+      d[pair.there].action := 'update';
+      d[pair.there].detail := coalesce(d[pair.there].detail, '{}') || '{"moved": true}';
+      gone := gone || pair.here;
+    end loop;
+  end loop;
+  for i in select x.place from unnest(d) x where x.unit = 'moved' and x.place <> all (gone) loop
+    d[i].unit := 'moved ' || d[i].tracked;
+  end loop;
+  return agentundo._renumber(array(select x from unnest(d) x where x.place <> all (gone) order by x.place));
+end
+$body$;
+
+-- What stands between the rows of one table that were changed since and their former selves, as far as columns
+-- tell: ours (the set changed them), theirs by value, theirs as captured, and the set's own differences in
+-- delta columns.
+create or replace function agentundo._differences(
+  t agentundo._tracked, d agentundo._decision[], changes bigint[], family bigint[], merge boolean) returns agentundo._difference[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  items agentundo._difference[];
+  ours text; theirs text; captured text; deltas text;
+begin
+  select string_agg(format('case when %s::record operator(pg_catalog.*<>) %s::record then %L end',
+      'row(' || coalesce(case when b.known is not null then format('case when %s then %s end', b.known, b.value) end, b.value) || ')',
+      'row(' || coalesce(case when b.known is not null then format('case when %s then %s end', b.known, a.value) end, a.value) || ')', c.name), ', ' order by c.attnum),
+    string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
+      case when a.known is not null then format('case when %s then %s else %s end', a.known, a.value, agentundo._stored('r', c.name, c.type_now)) else a.value end,
+      agentundo._stored('r', c.name, c.type_now), c.name), ', ' order by c.attnum),
+    string_agg(format('case when row(o.%1$I)::record operator(pg_catalog.*<>) row(n.%1$I)::record then %2$L end', c.history_column, c.name), ', ' order by c.attnum),
+    string_agg(case when m.attnum is not null then
+      format('%1$L, case when r.%1$I is not null and bool_and(h.%2$I is not null) then (sum(case when (h._image = ''O'') <> x.inverted then -h.%2$I else h.%2$I end))::text end', c.name, c.history_column) end, ', ')
+    into ours, theirs, captured, deltas
+    from agentundo._columns(t.id) c
+    join agentundo._image_columns(t.id, 'b', 'd.before_change') b on b.attnum = c.attnum
+    join agentundo._image_columns(t.id, 'a', 'd.after_change') a on a.attnum = c.attnum
+    left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = c.attnum and m.rule = 'delta'
+   where c.live;
+  select * into items from agentundo._look(format($sql$
+    select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
+      array_remove(array[%1$s]::text[], null),
+      array_remove(array[%2$s]::text[], null),
+      case when %13$s and %8$L = 'all' then (
+        select array_agg(distinct y.name)
+        from agentundo._change f
+        join %4$s n on n._change = coalesce(f.source, f.change) and (n._image = 'N') <> f.inverted and %6$s
+        join %4$s o on o._change = n._change and o._image <> n._image and %7$s
+        cross join lateral unnest(array_remove(array[%3$s]::text[], null)) y (name)
+        where f.tracked = d.tracked and f.change > d.after_change and f.change <> all ($6) and f.change <> all ($7) and %11$s) end,
+      case when %13$s and %10$L <> '' then (
+        select jsonb_build_object(%10$s) from agentundo._change x join %4$s h on h._change = coalesce(x.source, x.change) and %9$s
+        where x.tracked = d.tracked and x.change = any ($6)) end)::agentundo._difference)
+    from unnest($1) d
+    join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+    join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
+    left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
+    where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
+    ours, theirs, captured, t.history, agentundo._from(t),
+    agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stranger_sql('f'),
+    t.id, merge::text),
+    null, d, e => changes, f => family) as found (items agentundo._difference[]);
+  return coalesce(items, '{}');
+end
+$body$;
+
+-- Which columns others changed, and with `merge` which of ours can go back beside them. Ours are the
+-- columns that the set changed, theirs those in which the row differs from what the set left; with
+-- capture = 'all' also every column that a captured later write changed, there and back again. A
+-- delta column takes both: what the set added to it is subtracted.
+create or replace function agentundo._merge(d agentundo._decision[], changes bigint[], family bigint[], merge boolean) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  item agentundo._difference;
+begin
+  for t in
+    select * from agentundo._tracked x
+    where x.id in (select y.tracked from unnest(d) y where y.reason in ('row_changed', 'row_rewritten') and y.cur is not null and y.after is not null)
+      and exists (select from agentundo._key(x.id))
+  loop
+    foreach item in array agentundo._differences(t, d, changes, family, merge) loop
+      declare
+        shared text[];
+        their_columns text[] := array(select distinct u from unnest(item.by_value || coalesce(item.captured, '{}')) u order by u);
+        added text[] := array(select k from jsonb_each_text(item.sums) s (k, v) where v is not null);  -- of NULL nothing can be subtracted
+        our_columns text[] := item.ours;
+      begin
+        if item.cut and merge then
+          our_columns := array(select distinct u from unnest(item.ours || array(select k from jsonb_each_text(item.sums) s (k, v) where v ~ '[1-9NI]')) u);  -- not zero, in whatever type
+        end if;
+        shared := array(select u from unnest(our_columns) u where u = any (their_columns));
+        if merge and not item.inserted and not item.cut and our_columns = '{}' then
+          d[item.place].status := 'done';  -- nothing of the set's is in it
+          d[item.place].action := 'none';
+          d[item.place].reason := null;
+        elsif merge and not item.inserted
+          and (item.reason = 'row_changed' and not item.cut and shared <@ added  -- side by side
+            or our_columns <@ added and our_columns <> '{}') then              -- or adding up
+          d[item.place].status := 'merge';
+          d[item.place].reason := null;
+          d[item.place].columns := our_columns;
+          d[item.place].delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
+          d[item.place].detail := coalesce(d[item.place].detail, '{}') || jsonb_build_object('basis', case when t.capture = 'all' then 'captured' else 'value' end, 'kept', their_columns);
+        else
+          d[item.place].columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
+        end if;
+      end;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
+-- force: the whole row as it was, whatever others made of it. What would break a constraint, or
+-- what cannot be put back at all, stays a conflict; so does a row without a key that is gone.
+create or replace function agentundo._force(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  i int;
+begin
+  for i in
+    select x.place from unnest(d) x
+    where x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
+      and (x.cur is not null or x.before is not null or x.detail ->> 'last_segment' = 'ok')
+  loop
+    d[i].detail := coalesce(d[i].detail, '{}') || jsonb_build_object('forced', d[i].reason);
+    d[i].action := case when d[i].before is null and d[i].cur is null then 'none' when d[i].before is null then 'delete' when d[i].cur is null then 'insert' else 'update' end;
+    d[i].status := case when d[i].action = 'none' then 'done' else 'ok' end;
+    d[i].reason := null;
+  end loop;
+  return d;
+end
+$body$;
+
+-- skip: conflicts stay as they are, with all rows of their unit. Where an earlier segment cannot be
+-- reached, the last one alone goes back, to what the other writer had left.
+create or replace function agentundo._skip(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  i int;
+begin
+  for i in select x.place from unnest(d) x where x.status = 'conflict' loop
+    if d[i].reason = 'row_changed' and d[i].detail ->> 'last_segment' = 'ok' then
+      d[i].status := case when d[i].action = 'none' then 'done' else 'ok' end;
+      d[i].reason := null;
+      d[i].columns := null;
+    else
+      d[i].status := 'skip';
+    end if;
+  end loop;
+  for i in
+    select x.place from unnest(d) x
+    where x.status in ('ok', 'merge')
+      and x.unit in (select y.unit from unnest(d) y where y.status = 'skip' and y.unit is not null)
+  loop
+    d[i].status := 'skip';
+  end loop;
+  return d;
+end
+$body$;
+
+-- Rows that cannot be put back in place: an identity column GENERATED ALWAYS takes no UPDATE, so a row in
+-- which it differs goes out and comes in again, where no other table's key would act on that; a table
+-- that has been given rules takes nothing from us.
+create or replace function agentundo._rebuild(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  i int;
+  places int[];
+begin
+  for t in
+    select * from agentundo._tracked x
+    where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge'))
+      and (exists (select from pg_attribute a where a.attrelid = x.relation and a.attidentity = 'a' and not a.attisdropped)
+        or exists (select from pg_rewrite w where w.ev_class = x.relation and w.ev_type <> '1'))
+  loop
+    if exists (select from pg_rewrite w where w.ev_class = t.relation and w.ev_type <> '1') then
+      for i in select x.place from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') loop
+        d[i].status := 'conflict';
+        d[i].reason := 'schema_changed';
+        d[i].detail := coalesce(d[i].detail, '{}') || jsonb_build_object('hint', format('Drop the rules of %s first.', t.name));
+      end loop;
+      continue;
+    end if;
+    select found.places into places from agentundo._look(format($sql$
+      select array_agg(d.place)
+      from unnest($1) d
+      join lateral (select * from %1$s h where h.ctid = d.before offset 0) b on true
+      join lateral (select * from %2$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+      where d.tracked = %3$s and d.status in ('ok', 'merge') and d.action = 'update' and (%4$s)$sql$,
+      t.history, agentundo._from(t), t.id,
+      (select string_agg(format('%s is distinct from r.%I', c.value, c.name), ' or ') from agentundo._target_columns(t.id) c where c.identity = 'a')),
+      null, d) as found (places int[]);
+    foreach i in array coalesce(places, '{}') loop
+      if exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)) and c.confdeltype <> 'a') then
+        d[i].status := 'conflict';
+        d[i].reason := 'constraint';
+        d[i].columns := array(select c.name::text from agentundo._target_columns(t.id) c where c.identity = 'a');
+      else
+        d[i].detail := coalesce(d[i].detail, '{}') || '{"replace": true}';
+      end if;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
+-- The plan if nobody had written since: to tell a row that a constraint holds up from one that only
+-- follows another row's being skipped.
+create or replace function agentundo._wished(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  i int;
+begin
+  for i in select x.place from unnest(d) x where x.status = 'conflict' and x.action <> 'none' loop
+    d[i].status := 'ok';
+  end loop;
+  return d;
+end
+$body$;
+
+-- Marks the rows that constraints hold up. `hits` tells how many were still free before. Rows that are
+-- not among `own` follow others.
+create or replace function agentundo._obstruct(inout d agentundo._decision[], own int[] default null, out hits bigint)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  o record;
+begin
+  hits := 0;
+  for o in
+    select x.place, (array_agg(x.reason))[1] as reason,
+      jsonb_build_object('constraint', (array_agg(x.obstacle))[1], 'relation', (array_agg(x.other))[1]) as detail,
+      jsonb_agg(distinct jsonb_build_array(x.writer_tracked, x.writer)) filter (where x.writer_tracked is not null) as writers
+    from agentundo._obstacles(d) x group by x.place
+  loop
+    d[o.place].status := 'conflict';
+    d[o.place].reason := o.reason;
+    d[o.place].detail := coalesce(d[o.place].detail, '{}') - 'last_segment' || o.detail || jsonb_strip_nulls(jsonb_build_object('writers', o.writers))
+      || case when o.place = any (own) or own is null then '{}' else '{"follows": true}' end::jsonb;
+    hits := hits + 1;
+  end loop;
+end
+$body$;
+
+-- Rows that row-level security may hide from the caller: he does not decide about what he may not see.
+create or replace function agentundo._hide(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  hidden int[] := array(
+    select t.id from agentundo._tracked t
+    where t.id in (select x.tracked from unnest(d) x) and t.relation is not null and agentundo._rls_binds(t.relation, agentundo._caller()));
+  i int;
+begin
+  if hidden <> '{}' then
+    for i in select x.place from unnest(d) x where x.status <> 'done' and x.tracked = any (hidden) loop
+      d[i].status := 'conflict';
+      d[i].reason := 'not_visible';
+      d[i].columns := null;
+      d[i].detail := null;
+    end loop;
+  end if;
+  return d;
+end
+$body$;
+
+-- ==== 13_plan.sql ====
+
+-- 13  Plan: what a revert would do, row by row, and what stands in its way
+--
+-- One place decides. plan() shows the decisions, revert() (15_revert.sql) makes them again under its
+-- locks, by the same code, and acts. Deciding only reads: no lock, no temporary table, no sequence, so
+-- a plan works in a READ ONLY transaction and on a hot standby. Decisions travel as an array of
+-- `_decision`, in which images are named by where they lie, not copied.
+--
+-- The order of work: the net effect per row (10_net.sql), the modes (12_modes.sql), then what constraints
+-- say of the rest (11_obstacles.sql), again and again while skipping a row takes the ground from under
+-- another. cascade makes the set larger until nothing tagged stands in its way. Showing values comes last
+-- and can fail for no legal value.
+
+create or replace function agentundo._check_mode(on_conflict text) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if on_conflict is null or on_conflict not in ('abort', 'skip', 'cascade', 'force') then
+    perform agentundo._fail('22023', format('agentundo: there is no mode %L for conflicts', on_conflict),
+      'Use on_conflict => ''abort'' (default), ''skip'', ''cascade'' or ''force''.');
+  end if;
+end
+$body$;
+
+-- The scope in force: what was asked for, else the session's own.
+create or replace function agentundo._scope(scope text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$ select coalesce(nullif(scope, ''), agentundo._setting('agent.scope')) $body$;
+
+-- Does an invocation belong to what the caller may know of? An app lives within one scope, or within
+-- none; others name one or see all.
+create or replace function agentundo._in_scope(id text, wanted text) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case
+    -- a revert belongs where all that it took back belongs
+    when exists (select from agentundo._revert v where v.id = _in_scope.id) then
+      (select bool_and(agentundo._in_scope(u, wanted)) from agentundo._revert v cross join lateral unnest(v.invocations) u where v.id = _in_scope.id)
+    when agentundo._bound_to_scope() or wanted is not null then
+      -- what was recorded wins over what the writes were tagged with; nothing of another scope may be among them
+      not exists (select from agentundo._change c where c.invocation = _in_scope.id and c.scope <> coalesce(wanted, ''))
+      and coalesce(
+        (select i.scope is not distinct from wanted from agentundo._invocation i where i.id = _in_scope.id and (i.recorded or i.scope is not null)),
+        (select bool_and(c.scope is not distinct from wanted) from agentundo._change c where c.invocation = _in_scope.id), wanted is null)
+    else true end
+$body$;
+
+-- Refuses ids that the caller cannot know of, in the same words whether they do not exist or belong to
+-- another scope, and ids whose history is gone.
+create or replace function agentundo._require_known(ids text[], scope text) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  one text;
+  purged timestamptz;
+begin
+  if ids is null or cardinality(ids) = 0 then
+    perform agentundo._fail('22023', 'agentundo: no invocation was named', 'Give the id that the write was tagged with; agentundo.undoable() lists them.');
+  end if;
+  foreach one in array ids loop
+    perform agentundo._check_id(one);
+    if not (exists (select from agentundo._invocation i where i.id = one) or exists (select from agentundo._change c where c.invocation = one))
+      or not agentundo._in_scope(one, agentundo._scope(scope)) then
+      perform agentundo._unknown(one);
+    end if;
+    select i.purged_at into purged from agentundo._invocation i where i.id = one;
+    -- What was written under the id again since is there.
+    if purged is not null and not exists (select from agentundo._change c where c.invocation = one) then
+      perform agentundo._fail('UN011', format('agentundo: invocation %L can no longer be undone: its history was purged on %s', one, to_char(purged, 'YYYY-MM-DD')),
+        'Keep history longer (setting retention), or exempt an invocation with agentundo.hold().');
+    end if;
+  end loop;
+end
+$body$;
+
+create or replace function agentundo._unknown(id text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  perform agentundo._fail('UN002', format('agentundo: there is no invocation %L', left(id, 255)),
+    'Check the id and the scope; agentundo.undoable() lists what there is. A write without a tag, or to an untracked table, is not kept.');
+end
+$body$;
+
+-- What of these invocations is still to be taken back: changes that no standing revert covers.
+create or replace function agentundo._uncovered(ids text[]) returns bigint[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(array_agg(c.change order by c.change), '{}')
+  from agentundo._change c
+  where c.invocation = any (ids)
+    and not exists (select from agentundo._reverted r join agentundo._revert v on v.id = r.revert
+                    where r.change = c.change and v.standing and not v.reopened)
+$body$;
+
+-- The changes of the standing reverts of these: what they wrote has been taken back.
+create or replace function agentundo._settled(ids text[]) returns bigint[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(array_agg(c.change), '{}')
+  from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid
+  where v.invocations && ids and v.standing
+$body$;
+
+-- The changes of the reverts of these invocations, of the redos of those, and so on: they are not
+-- somebody else's writes.
+create or replace function agentundo._family(ids text[]) returns bigint[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive kin as (
+    select v.id, v.xid from agentundo._revert v where v.invocations && ids
+    union
+    select v.id, v.xid from agentundo._revert v join kin k on v.invocations @> array[k.id])
+  select coalesce(array_agg(c.change), '{}')
+  from kin k join agentundo._change c on c.invocation = k.id and c.xid = k.xid
+  where c.invocation <> all (ids)
+$body$;
+
+-- Who wrote what stands in the way, as far as it was tagged: the invocations that cascade takes along.
+create or replace function agentundo._blockers(ids text[], d agentundo._decision[], scope text) returns text[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  found text[] := array[]::text[];
+  uncovered constant bigint[] := agentundo._uncovered(ids);
+  more text[];
+  t agentundo._tracked;
+  same_key text;
+begin
+  for t in select * from agentundo._tracked x where x.relation is not null and x.id in (select y.tracked from unnest(d) y where y.status = 'conflict') loop
+    -- the last writer of the row itself
+    select * into more from agentundo._look(format($sql$
+      select array_agg(distinct c.invocation)
+      from unnest($1) x
+      join lateral (select r.xmin::text::bigint as version from %s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
+      join agentundo._change c on c.tracked = x.tracked and c.change > x.change and c.xmin::text::bigint = r.version
+      where x.tracked = %s and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$,
+      agentundo._from(t), t.id), null, d) as found (invocations text[]);
+    found := found || coalesce(more, '{}');
+    -- who deleted it, or wrote in between two of ours
+    same_key := agentundo._same_key(t.id, 'h', 'k');
+    if same_key is not null then
+      select * into more from agentundo._look(format($sql$
+        select array_agg(distinct c.invocation)
+        from unnest($1) x
+        join lateral (select * from %1$s k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
+        join agentundo._change c on c.tracked = x.tracked and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
+         and (c.change > x.change or x.detail ? 'segments')
+        join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
+        where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, t.history, same_key, t.id, ids),
+        null, d, e => uncovered) as found (invocations text[]);
+      found := found || coalesce(more, '{}');
+    end if;
+  end loop;
+  -- whoever wrote the rows that depend on ours, or hold our unique values
+  select array_agg(distinct c.invocation) into more
+    from unnest(d) x
+    cross join lateral jsonb_array_elements(coalesce(x.detail -> 'writers', '[]')) w
+    join agentundo._change c on c.tracked = (w ->> 0)::int and c.xmin::text::bigint = (w ->> 1)::bigint
+   where x.status = 'conflict' and x.reason in ('has_dependents', 'unique_taken');
+  found := found || coalesce(more, '{}');
+  -- whoever took away the parents of rows that come back
+  select array_agg(distinct c.invocation) into more
+    from unnest(d) x
+    cross join lateral jsonb_array_elements(coalesce(x.detail -> 'writers', '[]')) w
+    join agentundo._change c on c.tracked = (w ->> 0)::int and c.change > x.change and c.operation in ('D', 'T', 'U')
+   where x.status = 'conflict' and x.reason = 'missing_parent';
+  found := found || coalesce(more, '{}');
+  return array(
+    select distinct f from unnest(found) f
+    where f is not null and f <> all (ids) and agentundo._in_scope(f, agentundo._scope(scope))
+      -- a revert of ours is no stranger, and one that is taken back already holds nothing up
+      and not exists (select from agentundo._revert v where v.id = f and v.invocations && ids)
+      and agentundo._uncovered(array[f]) <> '{}'
+    order by f);
+end
+$body$;
+
+-- A plan that memory cannot hold must not begin to be made.
+create or replace function agentundo._refuse_oversized(changes bigint[]) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  rows numeric := (select sum(c.rows) from agentundo._change c where c.change = any (changes));
+  most text := (select s.value from agentundo._setting s where s.name = 'largest_undo');
+begin
+  if rows > split_part(most, ' ', 1)::numeric then
+    perform agentundo._fail('54000', format('agentundo: this undo is of %s rows, more than are planned at once (%s)', rows, most),
+      'Take its invocations back one by one, the newest first. If memory allows for some 500 bytes for each row, raise the setting largest_undo in agentundo._setting.',
+      jsonb_build_object('rows', rows));
+  end if;
+end
+$body$;
+
+-- Everything decided, for one set of invocations.
+create or replace function agentundo._decide(ids text[], changes bigint[], on_conflict text, merge boolean) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  settled bigint[] := agentundo._settled(ids);
+  family bigint[] := agentundo._family(ids);
+  d agentundo._decision[] := array[]::agentundo._decision[];
+  one int;
+  found_more bigint;
+  own int[];  -- rows that constraints would hold up even if all others went back
+begin
+  perform agentundo._refuse_oversized(changes);
+  for one in select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1 loop
+    d := d || agentundo._net(one, changes, family, settled, cardinality(d));
+  end loop;
+  if exists (select from unnest(d) x where x.unit = 'moved') then
+    d := agentundo._pair_moves(d);
+  end if;
+  if exists (select from unnest(d) x where x.reason in ('row_changed', 'row_rewritten')) then
+    d := agentundo._merge(d, changes, family, merge);
+  end if;
+  d := agentundo._hide(d);
+  if on_conflict = 'force' then
+    d := agentundo._force(d);
+  end if;
+  d := agentundo._rebuild(d);
+  if on_conflict = 'skip' then
+    if exists (select from unnest(d) x where x.status = 'conflict') then
+      own := array(select o.place from agentundo._obstacles(agentundo._wished(d)) o);
+    end if;
+    loop
+      d := agentundo._skip(d);
+      select o.d, o.hits into d, found_more from agentundo._obstruct(d, own) o;
+      exit when found_more = 0;
+      own := coalesce(own, array(select x.place from unnest(d) x where x.status = 'conflict'));
+    end loop;
+  else
+    select o.d into d from agentundo._obstruct(d) o;
+  end if;
+  return d;
+end
+$body$;
+
+-- cascade: the set grows by the tagged invocations that stand in its way, until none is left.
+create or replace function agentundo._extend(ids text[], on_conflict text, merge boolean, scope text) returns text[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  more text[];
+begin
+  if on_conflict = 'cascade' then
+    loop
+      more := agentundo._blockers(ids, agentundo._decide(ids, agentundo._uncovered(ids), on_conflict, merge), scope);
+      exit when more = '{}';
+      ids := ids || more;
+    end loop;
+  end if;
+  return ids;
+end
+$body$;
+
+-- Decisions as people and programs read them: newest first, with values.
+create or replace function agentundo._show(d agentundo._decision[]) returns setof agentundo.plan_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+#variable_conflict use_column
+declare
+  t agentundo._tracked;
+  sources text[] := array[]::text[];
+begin
+  for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y) order by x.id loop
+    if t.relation is null or not exists (select from pg_class where oid = t.relation and relkind in ('r', 'p')) then
+      sources := sources || format($sql$
+        select x.place, null::jsonb as key, null::jsonb as before, null::jsonb as after, null::jsonb as current
+        from unnest($1) x where x.tracked = %s$sql$, t.id);
+    else
+      sources := sources || format($sql$
+        select x.place,
+          case when b.ctid is not null then %1$s when a.ctid is not null then %2$s when k.ctid is not null then %9$s end as key,
+          case when b.ctid is not null then %3$s end as before,
+          case when a.ctid is not null then %4$s end as after,
+          case when r.ctid is not null then %5$s end as current
+        from unnest($1) x
+        left join lateral (select h.ctid, h.* from %6$s h where h.ctid = x.before offset 0) b on true
+        left join lateral (select h.ctid, h.* from %6$s h where h.ctid = x.after offset 0) a on true
+        left join lateral (select h.ctid, h.* from %6$s h where h.ctid = (x.detail ->> 'at')::tid and x.before is null and x.after is null offset 0) k on true
+        left join lateral (select r.ctid, r.* from %7$s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
+        where x.tracked = %8$s$sql$,
+        agentundo._key_sql(t.id, 'b', 'history'), agentundo._key_sql(t.id, 'a', 'history'),
+        agentundo._json_sql(t.id, 'b', 'history'), agentundo._json_sql(t.id, 'a', 'history'), agentundo._json_sql(t.id, 'r', 'table'),
+        t.history, agentundo._from(t), t.id, agentundo._key_sql(t.id, 'k', 'history'));
+    end if;
+  end loop;
+  if sources = '{}' then
+    return;
+  end if;
+  return query
+    with shown as (
+      select * from agentundo._look(array_to_string(sources, ' union all '), null, d) as s (place int, key jsonb, before jsonb, after jsonb, current jsonb))
+    select coalesce(i.step, c.step), c.invocation, coalesce(t.relation::text, t.name), s.key,
+      case when x.status in ('done', 'conflict') and x.action = 'none' then 'none' else x.action end, x.status, x.reason, x.columns,
+      case when x.reason = 'not_visible' then null else s.before end, case when x.reason = 'not_visible' then null else s.after end,
+      case when x.reason = 'not_visible' then null else s.current end,
+      nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', (
+        select jsonb_object_agg(k, v) from jsonb_each(x.delta) e (k, v) where t.relation is not null and (has_column_privilege(agentundo._caller(), t.relation::oid, k, 'select') or agentundo._owner())), 'unit', x.unit)), '{}')
+    from unnest(d) x
+    join shown s on s.place = x.place
+    join agentundo._tracked t on t.id = x.tracked
+    join agentundo._change c on c.change = x.change
+    left join agentundo._invocation i on i.id = c.invocation
+    order by x.change desc, x.place;
+end
+$body$;
+
+-- Public ------------------------------------------------------------------------------------------------
+
+create or replace function agentundo.plan(
+  invocations text[], on_conflict text default 'abort', merge boolean default false, scope text default null)
+returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  perform agentundo._check_mode(on_conflict);
+  perform agentundo._require_known(invocations, scope);
+  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
+  return query select * from agentundo._show(agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false)));
+end
+$body$;
+comment on function agentundo.plan(text[], text, boolean, text) is
+  'What revert() with the same arguments would do to each row, and what stands in its way. Reads only; works in READ ONLY and on a hot standby.';
+
+create or replace function agentundo.plan(
+  invocation text, on_conflict text default 'abort', merge boolean default false, scope text default null)
+returns setof agentundo.plan_row language sql stable as
+$body$ select * from agentundo.plan(array[invocation], on_conflict, merge, scope) $body$;
+comment on function agentundo.plan(text, text, boolean, text) is
+  'What revert() with the same arguments would do to each row, and what stands in its way. Reads only; works in READ ONLY and on a hot standby.';
+
+-- The members of a run from a step on, those without anything left to take back included.
+create or replace function agentundo._members(run text, from_step int, scope text) returns text[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  ids text[];
+begin
+  perform agentundo._check_id(run, 'run');
+  if from_step is null or from_step < 1 then
+    perform agentundo._fail('22023', format('agentundo: from_step is %s, not a number from 1', coalesce(from_step::text, 'NULL')), 'Steps count from 1.');
+  end if;
+  with member as (
+    select i.id, i.step, i.created_at as at from agentundo._invocation i where i.run = _members.run
+    union all
+    select c.invocation, min(c.step), min(c.at) from agentundo._change c
+    where c.run = _members.run and c.invocation is not null
+      and not exists (select from agentundo._invocation i where i.id = c.invocation and i.run is not null)
+    group by c.invocation),
+  placed as (   -- a call without a step has the place that its time gives it
+    select m.id, coalesce(max(m.step), (row_number() over (order by min(m.at)))::int) as step, min(m.at) as at from member m group by m.id)
+  select array_agg(p.id order by p.step, p.at) into ids from placed p where p.step >= from_step
+    and not exists (select from agentundo._revert v where v.id = p.id)
+    and agentundo._in_scope(p.id, agentundo._scope(scope));
+  if ids is null then
+    perform agentundo._fail('UN002', format('agentundo: there is no run %L%s', left(run, 255), case when from_step > 1 then ' from step ' || from_step else '' end),
+      'Check the run and the scope; agentundo.undoable() lists what there is.');
+  end if;
+  return ids;
+end
+$body$;
+
+create or replace function agentundo.plan_run(
+  run text, from_step int default 1, on_conflict text default 'abort', merge boolean default false, scope text default null)
+returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  return query select * from agentundo.plan(agentundo._members(run, from_step, scope), on_conflict, merge, scope);
+end
+$body$;
+comment on function agentundo.plan_run(text, int, text, boolean, text) is
+  'What revert_run() would do: all invocations of a run from a step on, as one unit. Reads only.';
+
+create or replace function agentundo.plan_summary(
+  invocations text[], on_conflict text default 'abort', merge boolean default false, scope text default null)
+returns setof agentundo.plan_count language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  d agentundo._decision[];
+begin
+  perform agentundo._check_mode(on_conflict);
+  perform agentundo._require_known(invocations, scope);
+  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
+  d := agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false));
+  return query
+    with first_few as (
+      select array_agg(x.x order by (x.x).place) as few
+      from (select x, row_number() over (partition by x.tracked, x.action, x.status order by x.place) as n
+            from unnest(d) x where x.status in ('conflict', 'skip')) x
+      where x.n <= 20),
+    shown as (
+      select s.relation, s.action, s.status, jsonb_agg(jsonb_build_object('key', s.key, 'reason', s.reason, 'columns', s.columns, 'invocation', s.invocation)) as conflicts
+      from first_few f cross join lateral agentundo._show(f.few) s group by s.relation, s.action, s.status)
+    select coalesce(t.relation::text, t.name), x.action, x.status, count(*), s.conflicts
+    from unnest(d) x
+    join agentundo._tracked t on t.id = x.tracked
+    left join shown s on s.relation = coalesce(t.relation::text, t.name) and s.action = x.action and s.status = x.status
+    group by coalesce(t.relation::text, t.name), x.action, x.status, s.conflicts
+    order by 1, 2, 3;
+end
+$body$;
+comment on function agentundo.plan_summary(text[], text, boolean, text) is
+  'A plan in numbers: rows per table, action and status, with the first 20 conflicts of each. Reads only, and is cheaper than plan() for large sets.';
+
+-- ==== 14_act.sql ====
+
+-- 14  Act: one attempt to do what a plan says
+--
+-- Lock, then look, then act:
+--   1. the tables, by oid: ROW EXCLUSIVE keeps ALTER out; SHARE ROW EXCLUSIVE where triggers of the
+--      user must be switched off;
+--   2. the turn in each table, then the current rows of all keys that the set touched, in their order;
+--   3. the plan, decided again, now that nothing of it can move;
+--   4. our own changes are written down, in the same subtransaction as the rows: the row version holds
+--      for them too;
+--   5. one statement for all tables (as agentundo_worker, see 09_guard.sql);
+--   6. what capture saw of it is compared with the plan: anything more (a cascade) rolls back.
+--
+-- It runs in a subtransaction of its caller (15_revert.sql), so every error leaves nothing behind.
+
+-- What the plan does, in numbers: for each table (by its id) the rows that it deletes, updates and inserts. In
+-- the tables `replace` an update is a delete and an insert.
+create or replace function agentundo._tally(d agentundo._decision[], replace int[]) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(jsonb_object_agg(t.tracked, t.operations), '{}')
+  from (
+    select o.tracked, jsonb_object_agg(o.operation, o.n) as operations
+    from (
+      select x.tracked, o.operation, count(*) as n
+      from unnest(d) x
+      cross join lateral unnest(case
+        when x.action = 'update' and (x.tracked = any (replace) or coalesce(x.detail ? 'replace', false)) then array['D', 'I']
+        else array[upper(left(x.action, 1))] end) o (operation)
+      where x.status in ('ok', 'merge') and x.action <> 'none'
+      group by x.tracked, o.operation) o
+    group by o.tracked) t
+$body$;
+
+-- The user's triggers that would fire for that: they did their work when the rows were written first, and
+-- must not do it again for rows that go back. `fire` rules except single ones. A foreign key that acts runs
+-- a statement on the tables that point here, although it finds no row there: their statement triggers.
+create or replace function agentundo._to_silence(tally jsonb)
+returns table (relation regclass, trigger name, state "char")
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with work as (
+    select t.id, t.relation, t.kind, (w.operations ? 'I')::int * 4 + (w.operations ? 'D')::int * 8 + (w.operations ? 'U')::int * 16 as events, false as acted_upon
+    from jsonb_each(tally) w (tracked, operations) join agentundo._tracked t on t.id = w.tracked::int),
+  acted_upon as (
+    select c.id, c.relation, c.kind, 8 + 16, true
+    from work w
+    join pg_constraint k on k.contype = 'f' and k.confrelid in (select agentundo._levels(w.relation, w.kind))
+     and (w.events & 8 <> 0 and k.confdeltype in ('c', 'n', 'd') or w.events & 16 <> 0 and k.confupdtype in ('c', 'n', 'd'))
+    join agentundo._tracked c on c.id = agentundo._tracked_of(k.conrelid) and c.active)
+  select distinct m.relation, g.tgname, g.tgenabled
+  from (select * from work union select * from acted_upon) w
+  cross join lateral agentundo._levels(w.relation, w.kind) m (relation)
+  join agentundo._users_triggers g on g.tgrelid = m.relation and g.tgenabled <> 'D'
+  where g.tgtype & w.events <> 0 and not (w.acted_upon and g.tgtype & 1 <> 0)
+    and not exists (select from agentundo._trigger_rule r where r.tracked = w.id and r.trigger = g.tgname and r.rule = 'fire')
+    and not (g.tgenabled = 'R' and current_setting('session_replication_role') <> 'replica')
+  order by m.relation, g.tgname
+$body$;
+
+-- Switches them off and says what there was. Only on tables that are locked for it (`strong`).
+create or replace function agentundo._silence(tally jsonb, strong regclass[]) returns jsonb
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  silent record;
+  silenced jsonb := jsonb_build_array();
+begin
+  for silent in select * from agentundo._to_silence(tally) loop
+    if silent.relation <> all (strong) then
+      raise exception using errcode = '55P03', message = 'agentundo: the work changed while it was being locked';
+    end if;
+    perform agentundo._by_deputy('switch', silent.relation, silent.trigger::text, 'D');
+    silenced := silenced || jsonb_build_array(to_jsonb(silent));
+  end loop;
+  return silenced;
+end
+$body$;
+
+-- Gives each trigger exactly the state that it had: O, A or R.
+create or replace function agentundo._rearm(silenced jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  silent record;
+begin
+  for silent in select * from jsonb_to_recordset(silenced) x (relation regclass, trigger text, state text) loop
+    perform agentundo._by_deputy('switch', silent.relation, silent.trigger, silent.state);
+  end loop;
+end
+$body$;
+
+create or replace function agentundo._lock_tables(tracked_ids int[], strong regclass[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  r regclass;
+begin
+  for r in
+    select m from agentundo._tracked t join pg_class c on c.oid = t.relation
+    cross join lateral agentundo._levels(t.relation, t.kind) m
+    where t.id = any (tracked_ids)
+    union select unnest(strong) order by 1
+  loop
+    execute format('lock table only %s in %s mode', r, case when r = any (strong) then 'share row exclusive' else 'row exclusive' end);
+  end loop;
+end
+$body$;
+
+-- History must know the tables as they are now, or our own changes would lack a column.
+create or replace function agentundo._follow(tables int[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+begin
+  for t in select x.* from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = any (tables) and x.active loop
+    if exists (select from agentundo._columns(t.id) c where c.history_column is null)
+      or exists (select from agentundo._out_of_reach(t.relation, agentundo._worker())) then
+      perform agentundo._sync(t.id);
+    end if;
+  end loop;
+end
+$body$;
+
+-- An absent row cannot be locked: two undos side by side could each believe what the other is about to change.
+-- So undos that bring rows back or take them away go one after the other in each table; one that began with
+-- an older snapshot is told to begin anew (40001).
+create or replace function agentundo._take_turn(tables int[], changes bigint[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  one int;
+begin
+  foreach one in array tables loop
+    update agentundo._tracked t set turn = t.turn + 1
+     where t.id = one and exists (select from agentundo._change c where c.change = any (changes) and c.tracked = one and c.operation <> 'U');
+  end loop;
+end
+$body$;
+
+-- The current rows of every key that these changes touched. FOR UPDATE where the row may go, lose a key
+-- or is pointed at, so that nobody adds a dependent in between; else the weaker lock of a plain update.
+create or replace function agentundo._lock_rows(tracked_id int, changes bigint[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  equal text;
+  weak boolean;
+begin
+  select * into t from agentundo._tracked where id = tracked_id;
+  equal := agentundo._has_key(tracked_id, 'r', 'k');
+  if equal is null then
+    return;  -- without a key rows are found by what they say, and locked when they are acted on
+  end if;
+  weak := not exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)))
+    and not exists (select from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id and c.operation <> 'U');
+  perform agentundo._act(format($sql$
+    select array[count(*)] from (
+      select from (
+        select distinct %1$s from %2$s h where h._change = any (%7$L::bigint[])) k
+      join %3$s r on %4$s
+      order by %5$s for %6$s of r) locked$sql$,
+    agentundo._key_list(tracked_id, 'h'), t.history, agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end,
+    array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id)));
+end
+$body$;
+
+-- Table by table, in a fixed order. Each wait is short; should they add up, the revert lets go.
+create or replace function agentundo._lock_all_rows(tables int[], changes bigint[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  began constant timestamptz := clock_timestamp();
+  one int;
+begin
+  foreach one in array tables loop
+    continue when not exists (select from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one);
+    perform agentundo._lock_rows(one, changes);
+    if clock_timestamp() > began + current_setting('deadlock_timeout')::interval * 0.6 and one <> tables[cardinality(tables)] then
+      raise exception using errcode = '55P03', message = 'agentundo: locking the rows took too long';
+    end if;
+  end loop;
+end
+$body$;
+
+-- The statement that restores one table, as CTEs that start with `name`: first what goes, then what
+-- changes, then what comes, each waiting for the one before, so that a unique value is free when it is
+-- needed. With `replace` updates become delete and insert, for values that go round in a circle. Only what
+-- there is to do stands in it: a statement that finds no row fires statement triggers all the same.
+create or replace function agentundo._restore_sql(t agentundo._tracked, name text, operations jsonb, replace boolean) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  set_list text; column_list text; value_list text;
+  out_and_in text := case when replace then 'true' else 'coalesce(d.detail ? ''replace'', false)' end;
+begin
+  select string_agg(format('%I = %s', c.name, c.value), ', ' order by c.attnum) filter (where c.identity <> 'a'),
+         string_agg(quote_ident(c.name), ', ' order by c.attnum),
+         string_agg(c.value, ', ' order by c.attnum)
+    into set_list, column_list, value_list
+    from agentundo._target_columns(t.id) c;
+  return agentundo._fill($sql$
+    {{name}}_gone as ({{gone}}),
+    {{name}}_back as ({{back}}),
+    {{name}}_here as ({{here}})$sql$, jsonb_build_object('name', name,
+    'gone', case when not operations ? 'D' then 'select 1 where false' else format($sql$
+      delete from %1$s r using work d
+      where d.tracked = %2$s and (d.action = 'delete' or d.action = 'update' and %3$s) and r.ctid = d.cur and r.tableoid = d.part returning 1$sql$,
+      agentundo._from(t), t.id, out_and_in) end,
+    'back', case when not operations ? 'U' or set_list is null then 'select 1 where false' else format($sql$
+      update %1$s r set %2$s
+      from work d join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
+      where d.tracked = %4$s and d.action = 'update' and not %5$s and r.ctid = d.cur and r.tableoid = d.part
+        and (select count(*) from %6$s_gone) >= 0 returning 1$sql$, agentundo._from(t), set_list, t.history, t.id, out_and_in, name) end,
+    'here', case when not operations ? 'I' then 'select 1 where false' else format($sql$
+      insert into %1$s (%2$s) overriding system value
+      select %3$s
+      from work d
+      join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
+      left join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+      where d.tracked = %6$s and (d.action = 'insert' or d.action = 'update' and %7$s)
+        and (select count(*) from %8$s_back) >= 0 returning 1$sql$,
+      t.relation, column_list, value_list, t.history, agentundo._from(t), t.id, out_and_in, name) end));
+end
+$body$;
+
+-- A key that cascades on UPDATE sets again what the plan has set already, where a referenced value was
+-- only written differently (1.0, 1.00). Harmless if no other row was touched and each is as planned.
+create or replace function agentundo._only_planned(tracked_id int, d agentundo._decision[], revert_id text) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  as_planned boolean;
+begin
+  select * into t from agentundo._tracked where id = tracked_id;
+  select * into as_planned from agentundo._look(format($sql$
+    with written as materialized (
+      select r.* from %1$s r where r.xmin = (select c.xmin from agentundo._change c where c.invocation = %5$L limit 1)),
+    planned as (
+      select d.place, d.status, exists (
+          select from %2$s h join written r on %3$s operator(pg_catalog.*=) %4$s where h.ctid = d.before) as arrived
+      from unnest($1) d
+      where d.tracked = %6$s and d.status in ('ok', 'merge') and d.action in ('insert', 'update'))
+    select (select count(*) from written) = (select count(*) from planned) and (select coalesce(bool_and(arrived and status = 'ok'), true) from planned)$sql$,
+    agentundo._from(t), t.history, agentundo._image_row(t.id, 'h', 'd.before_change', 'r'), agentundo._table_row(t.id, 'r'), revert_id, t.id),
+    null, d) as found (as_planned boolean);
+  return as_planned;
+end
+$body$;
+
+-- Deferrable constraints of the tables, and of those that point at them, are checked now, not at COMMIT
+-- when nobody could tell any more which revert broke them. Those deferred by nature are deferred again.
+create or replace function agentundo._settle(tables int[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  names text;
+  deferred text;
+begin
+  select string_agg(distinct format('%s.%I', c.connamespace::regnamespace, c.conname), ', '),
+         string_agg(distinct format('%s.%I', c.connamespace::regnamespace, c.conname), ', ') filter (where c.condeferred)
+    into names, deferred
+    from pg_constraint c
+   where c.condeferrable
+     and exists (select from agentundo._tracked t cross join lateral agentundo._levels(t.relation, t.kind) m
+                 where t.id = any (tables) and m in (c.conrelid, c.confrelid));
+  if names is not null then
+    perform agentundo._act('set constraints ' || names || ' immediate');  -- deferred triggers of the user's run now
+  end if;
+  if deferred is not null then
+    execute 'set constraints ' || deferred || ' deferred';
+  end if;
+end
+$body$;
+
+-- The changes that a revert makes. Where a whole change goes back as it came, its images are there
+-- already: one row that refers to them, inverted. What is left (chains, merges, forced rows) is stored.
+create or replace function agentundo._record_changes(d agentundo._decision[], revert_id text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  whole bigint[];
+  kind record;
+  number bigint;
+  columns_sql text; types_sql text; current_sql text; target_sql text; back_sql text;
+  work agentundo._decision[];
+begin
+  for t in select * from agentundo._tracked x where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge') and y.action <> 'none') loop
+    whole := array(
+      select c.change
+      from agentundo._change c
+      join lateral (
+        select count(x.before_change) filter (where x.before_change = c.change) as olds,
+               count(x.after_change) filter (where x.after_change = c.change) as news,
+               bool_and(x.status = 'ok' and x.basis = 'version' and not coalesce(x.detail ?| array['forced', 'segments'], false)
+                 and coalesce(x.before_change, c.change) = c.change and coalesce(x.after_change, c.change) = c.change) as straight
+        from unnest(d) x where x.tracked = t.id and c.change in (x.before_change, x.after_change)) x on x.straight
+      where c.tracked = t.id
+        and c.change in (select y.before_change from unnest(d) y where y.tracked = t.id union select y.after_change from unnest(d) y where y.tracked = t.id)
+        and x.olds = case when c.operation = 'I' then 0 else c.rows end
+        and x.news = case when c.operation in ('D', 'T') then 0 else c.rows end
+        and not exists (select from agentundo._columns(t.id) k where k.since_change > 0 and (k.live or k.until_change is not null))
+        and not exists (select from agentundo._columns(t.id) k where agentundo._renamed_labels(t.id, k.attnum)));
+    insert into agentundo._change (source, inverted, tracked, relation, filenode, rows, depth, operation, invocation, application, tool)
+      select coalesce(c.source, c.change), not c.inverted, c.tracked, c.relation, pg_relation_filenode(c.relation), c.rows, 0,
+        case c.operation when 'I' then 'D' when 'U' then 'U' else 'I' end::"char", revert_id, current_setting('application_name'), agentundo._setting('agent.tool')
+      from agentundo._change c where c.change = any (whole);
+
+    select string_agg(format(', %I', c.history_column), '' order by c.attnum),
+           string_agg(format(', %I %s', c.history_column, c.type), '' order by c.attnum),
+           string_agg(format(', %s', agentundo._stored('r', c.name, c.type_now)), '' order by c.attnum),
+           string_agg(format(', %s', agentundo._stored('back', c.name, c.type_now)), '' order by c.attnum),
+           string_agg(format('(%s)::%s as %I', k.value, k.declared, c.name), ', ' order by c.attnum)
+      into columns_sql, types_sql, current_sql, target_sql, back_sql
+      from agentundo._columns(t.id) c join agentundo._target_columns(t.id) k on k.attnum = c.attnum
+     where c.live and c.history_column is not null;
+    for kind in
+      select x.action, count(*) as n from unnest(d) x
+      where x.tracked = t.id and x.status in ('ok', 'merge') and x.action <> 'none' and not coalesce(x.before_change, x.after_change) = any (whole)
+      group by x.action
+    loop
+      number := nextval('agentundo._change_number');
+      work := array(
+        select x from unnest(d) x
+        where x.tracked = t.id and x.status in ('ok', 'merge') and x.action = kind.action and not coalesce(x.before_change, x.after_change) = any (whole));
+      execute format('insert into %1$s (_change, _image%2$s) select $1, image.* from agentundo._look(%4$L, $3, $2) as image (_image "char"%3$s)',
+        t.history, columns_sql, types_sql, format($sql$
+        select 'O'::"char"%1$s from unnest($1) d join lateral (select * from %3$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+        union all
+        select 'N'::"char"%2$s from unnest($1) d join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
+        left join lateral (select * from %3$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+        cross join lateral (select %5$s) back
+        where d.action <> 'delete'$sql$, current_sql, target_sql, agentundo._from(t), t.history, back_sql))
+        using number, work, agentundo._users_path(t.relation);
+      insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, invocation, application, tool)
+      values (number, t.id, t.relation, pg_relation_filenode(t.relation), kind.n, 0, upper(left(kind.action, 1))::"char", revert_id,
+        current_setting('application_name'), agentundo._setting('agent.tool'));
+    end loop;
+  end loop;
+end
+$body$;
+
+-- All tables in one statement, so that foreign keys are checked when everything is in place.
+create or replace function agentundo._restore(d agentundo._decision[], tally jsonb, replace int[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  path text;
+  ctes text := '';
+  counts text := '';
+  planned bigint[] := array[]::bigint[];
+  done bigint[];
+begin
+  for t in select * from agentundo._tracked x where tally ? x.id::text order by x.relation::oid loop
+    path := coalesce(path, agentundo._users_path(t.relation));
+    ctes := ctes || ',' || agentundo._restore_sql(t, 't' || t.id, tally -> t.id::text, t.id = any (replace));
+    counts := counts || format(' || array[(select count(*) from t%1$s_gone), (select count(*) from t%1$s_back), (select count(*) from t%1$s_here)]', t.id);
+    planned := planned || array(
+      select coalesce((tally -> t.id::text ->> o.operation)::bigint, 0) from unnest(array['D', 'U', 'I']) with ordinality o (operation, n) order by o.n);
+  end loop;
+  if ctes = '' then
+    return;
+  end if;
+  select * into done from agentundo._act(format($sql$
+    with path as materialized (select set_config('search_path', $5, true)),
+    work as materialized (select x.* from path, unnest($1) x where x.status in ('ok', 'merge') and x.action <> 'none')%s
+    select '{}'::bigint[]%s$sql$, ctes, counts), path, d);
+  if done <> planned then
+    raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back',
+      hint = 'Call revert again.';
+  end if;
+end
+$body$;
+
+-- Capture is told to count what it sees from now on. A table that is untracked has no triggers to count.
+create or replace function agentundo._expect(tally jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  insert into agentundo._restoring (xid, tracked, operation, planned)
+    select pg_current_xact_id(), t.id, o.operation::"char", o.n::bigint
+    from jsonb_each(tally) w (tracked, operations)
+    join agentundo._tracked t on t.id = w.tracked::int and t.active
+    cross join lateral jsonb_each_text(w.operations) o (operation, n);
+  perform set_config('agentundo.restoring', 'on', true);
+end
+$body$;
+
+-- What capture has counted against what was planned: anything more was done by a foreign key that acts.
+create or replace function agentundo._compare(d agentundo._decision[], revert_id text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  seen record;
+begin
+  select r.*, t.name into seen from agentundo._restoring r join agentundo._tracked t on t.id = r.tracked
+   where r.xid = pg_current_xact_id() and r.planned <> r.seen
+     and not (r.operation = 'U' and r.seen > r.planned and agentundo._only_planned(r.tracked, d, revert_id))
+   limit 1;
+  if found then
+    perform agentundo._fail('UN001',
+      format('agentundo: putting the rows back would reach further than planned: %s rows of %s instead of %s', seen.seen, seen.name, seen.planned),
+      'A foreign key of these tables acts on other rows (CASCADE, SET NULL). Revert the invocations that moved the referenced values one by one, or change the rows by hand.',
+      jsonb_build_object('total', 1, 'conflicts', jsonb_build_array(jsonb_build_object('relation', seen.name, 'reason', 'constraint'))));
+  end if;
+  delete from agentundo._restoring r where r.xid = pg_current_xact_id();
+  perform set_config('agentundo.restoring', '', true);
+end
+$body$;
+
+-- Waits while we hold something are kept well below deadlock_timeout: it is the revert that lets go and
+-- tries again, before any writer who waits for it looks for a deadlock.
+create or replace function agentundo._short_wait() returns text
+language sql stable set search_path = pg_catalog, pg_temp as
+$body$ select (extract(epoch from current_setting('deadlock_timeout')::interval) * 125)::int || 'ms' $body$;
+
+-- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
+create or replace function agentundo._attempt(
+  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, replace int[])
+returns agentundo._decision[] language plpgsql security definer
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' set jit = off as
+$body$
+declare
+  tables constant int[] := array(select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1);
+  d agentundo._decision[];
+  tally jsonb;
+  captured boolean;  -- what is written is captured like anything else
+  silenced jsonb;
+  strong regclass[] := array[]::regclass[];
+begin
+  perform agentundo._follow(tables);
+  -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
+  if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m
+             join agentundo._users_triggers g on g.tgrelid = m or g.tgrelid in (select k.conrelid from pg_constraint k where k.confrelid = m)
+             where x.id = any (tables)) then
+    strong := array(select s.relation from agentundo._to_silence(agentundo._tally(agentundo._decide(ids, changes, on_conflict, merge), replace)) s);
+  end if;
+  perform agentundo._lock_tables(tables, strong);
+  perform agentundo._take_turn(tables, changes);
+  perform agentundo._lock_all_rows(tables, changes);
+  if agentundo._uncovered(ids) <> changes then
+    raise exception using errcode = 'UNR01';  -- more was committed under these ids while we waited
+  end if;
+
+  d := agentundo._decide(ids, changes, on_conflict, merge);
+  if exists (select from unnest(d) x where x.status = 'conflict') then
+    perform agentundo._refuse(d, on_conflict);
+  end if;
+  tally := agentundo._tally(d, replace);
+
+  -- Where a trigger is to fire, what it writes has to be captured; where the default of a later column is made
+  -- up for a row that comes back, only the row itself tells what came of it.
+  captured := exists (select from agentundo._trigger_rule r where r.rule = 'fire' and r.tracked = any (tables))
+    or exists (
+      select from jsonb_each(tally) w (tracked, operations)
+      join agentundo._tracked x on x.id = w.tracked::int and w.operations ? 'I'
+      cross join lateral agentundo._columns(x.id) c
+      join pg_attrdef f on f.adrelid = x.relation and f.adnum = c.attnum
+      where c.live and c.since_change > 0);
+  if not captured then
+    perform agentundo._record_changes(d, revert_id);
+    perform agentundo._expect(tally);
+  end if;
+  silenced := agentundo._silence(tally, strong);
+  perform agentundo._restore(d, tally, replace);
+  perform agentundo._settle(tables) where tally <> '{}';
+  perform agentundo._rearm(silenced);
+  if not captured then
+    perform agentundo._compare(d, revert_id);
+  end if;
+  return d;
+end
+$body$;
+
+-- ==== 15_revert.sql ====
+
+-- 15  Revert: attempts until one succeeds, and what is told of it
+--
+-- A revert locks its invocations first, by id: a second click waits here and finds the work done. Then it
+-- makes attempts (14_act.sql), each in a subtransaction with a short lock_timeout: who gives way lets go of
+-- everything and tries again, so that no writer becomes the revert's deadlock victim. Integrity errors come
+-- out as UN001 with the constraint's name. At the end stands the record: what is covered now, one event.
+-- The changes that the attempt wrote can be reverted like any others; that is what redo() does.
+
+-- What an undo of these ids has to lock: themselves, and what they took back if they are reverts. Returns
+-- all that it locked.
+create or replace function agentundo._lock_invocations(ids text[]) returns text[]
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  wanted text[];
+begin
+  with recursive upward as (
+    select u as id from unnest(ids) u
+    union
+    select unnest(v.invocations) from agentundo._revert v join upward u on u.id = v.id)
+  select array_agg(distinct id order by id) into wanted from upward;
+  insert into agentundo._invocation (id, run, step, scope, actor, on_behalf_of, role, tool, created_at)
+    select distinct on (c.invocation) c.invocation, c.run, null::int, c.scope, c.actor, c.on_behalf_of, c.role, c.tool, c.at
+    from agentundo._change c
+    where c.invocation = any (wanted) and not exists (select from agentundo._invocation i where i.id = c.invocation)
+    order by c.invocation, c.change
+  on conflict (id) do nothing;
+  perform from agentundo._invocation i where i.id = any (wanted) order by i.id for update;
+  return wanted;
+end
+$body$;
+
+-- Conflicts as an error: what and where for people, the first 20 for programs. Keys and column names
+-- only, no other value: DETAIL is written to the server log.
+create or replace function agentundo._refuse(d agentundo._decision[], on_conflict text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  conflicts agentundo._decision[];
+  total bigint := (select count(*) from unnest(d) x where x.status = 'conflict');
+  listed jsonb;
+  first_one jsonb;
+begin
+  conflicts := array(select x from unnest(d) x where x.status = 'conflict' order by x.place limit 20);
+  select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('relation', s.relation, 'key', s.key, 'reason', s.reason, 'columns', s.columns,
+      'invocation', s.invocation, 'constraint', s.detail -> 'constraint')))
+    into listed
+    from agentundo._show(conflicts) s;
+  -- Without a key the key is the whole row, and that is nobody's business in a log.
+  select jsonb_agg(case when exists (select from agentundo._tracked t where t.relation::text = l ->> 'relation' and not exists (select from agentundo._key(t.id))) then l - 'key' else l end)
+    into listed from jsonb_array_elements(listed) l;
+  first_one := listed -> 0;
+  perform agentundo._fail('UN001',
+    format('agentundo: %s would overwrite later work or break a constraint: %s %s: %s%s%s',
+      case when total = 1 then '1 row' else total || ' rows' end, first_one ->> 'relation', coalesce(first_one ->> 'key', '(a row without a key)'), first_one ->> 'reason',
+      coalesce(' (' || (select string_agg(c, ', ') from jsonb_array_elements_text(first_one -> 'columns') c) || ')', coalesce(' (' || (first_one ->> 'constraint') || ')', '')),
+      case when total > 1 then ', and more' else '' end),
+    case when on_conflict = 'force'
+      then 'Even force does not break constraints. See agentundo.plan(); revert or change what stands in the way first.'
+      else 'See agentundo.plan(). Then revert with merge => true (puts back only the columns that nobody else changed), on_conflict => ''skip'' (leaves these rows), ''cascade'' (takes later agent work along) or ''force''.' end,
+    jsonb_build_object('total', total, 'conflicts', listed));
+end
+$body$;
+
+-- Marks what has been taken back. A change counts as covered only when all of its rows are; what was
+-- skipped stays uncovered, so that the next revert finds it.
+create or replace function agentundo._cover(ids text[], changes bigint[], d agentundo._decision[], revert_id text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  left_over bigint[] := array[]::bigint[];
+  more bigint[];
+  same_key text;
+  v record;
+begin
+  for t in
+    select * from agentundo._tracked x
+    where x.id in (select y.tracked from unnest(d) y where y.status = 'skip' or y.status in ('ok', 'done') and y.detail ? 'segments')
+  loop
+    same_key := agentundo._same_key(t.id, 'h', 'k');
+    if same_key is null or t.relation is null then
+      more := array(select c.change from agentundo._change c where c.change = any (changes) and c.tracked = t.id);
+    else
+      execute format($sql$
+        select array_agg(distinct c.change)
+        from unnest($1) x
+        cross join lateral unnest(array[x.before, x.after]) e (tid)
+        join lateral (select * from %1$s k where k.ctid = e.tid offset 0) k on true
+        join agentundo._change c on c.change = any ($2) and c.tracked = x.tracked
+        join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
+        where x.tracked = $3 and (x.status = 'skip' or x.status in ('ok', 'done') and x.detail ? 'segments')$sql$, t.history, same_key)
+        into more using d, changes, t.id;
+    end if;
+    left_over := left_over || coalesce(more, '{}') || array(
+      select x.change from unnest(d) x where x.tracked = t.id and x.status = 'skip' and x.before is null and x.after is null);
+  end loop;
+  insert into agentundo._reverted (change, revert, invocation)
+    select c.change, revert_id, c.invocation from agentundo._change c where c.change = any (changes) and c.change <> all (left_over);
+  update agentundo._revert r set partial = left_over <> '{}' where r.id = revert_id;
+
+  -- A revert that has been taken back wholly stands no longer; one whose redo was taken back stands again.
+  for v in
+    with recursive kin as (
+      select r.id, r.number from agentundo._revert r where r.id = any (ids)
+      union
+      select r.id, r.number from kin k join agentundo._revert q on q.id = k.id join agentundo._revert r on r.id = any (q.invocations))
+    select k.id, k.number from kin k order by k.number desc
+  loop
+    update agentundo._revert r set
+      standing = not exists (
+        select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number
+          and not exists (select from unnest(agentundo._uncovered(array[r.id])) u)),
+      reopened = exists (
+        select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number and w.partial)
+    where r.id = v.id;
+  end loop;
+end
+$body$;
+
+-- What is to be taken back: the invocations named, for a redo their newest standing revert, with cascade
+-- also what stands in their way.
+create or replace function agentundo._aim(ids text[], redo boolean, on_conflict text, merge boolean, scope text) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce((
+    select array_agg(distinct u order by u)
+    from unnest(agentundo._extend(case when redo then array(
+        select v.id from agentundo._revert v where v.invocations && ids and v.standing order by v.number desc limit 1) else ids end,
+      on_conflict, merge, scope)) u), '{}')
+$body$;
+
+-- Locks what this is about and says what there is to do. Which invocations that is can change until they are
+-- locked: so they are named (`wanted`), locked all together and named again; UNR01 asks for another round. An
+-- answer with a status is final.
+create or replace function agentundo._begin(
+  ids text[], wanted text[], redo boolean, on_conflict text, merge boolean, scope text, reverted_by text) returns agentundo._task
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  task agentundo._task;
+  answer agentundo.revert_result;
+begin
+  task.locked := agentundo._lock_invocations(wanted || ids);
+  task.aim := agentundo._aim(ids, redo, on_conflict, merge, scope);
+  if not task.aim <@ wanted then
+    raise exception using errcode = 'UNR01';
+  end if;
+  perform agentundo._unknown(ids[1]) from unnest(task.aim) u where redo and not agentundo._in_scope(u, agentundo._scope(scope));
+  perform agentundo._require_known(ids || task.aim, scope);
+  if not task.aim <@ ids then
+    perform agentundo._require_revert(task.aim, scope, reverted_by);
+  end if;
+  task.changes := agentundo._uncovered(task.aim);
+  answer := row(null, null, array(
+      select u from unnest(task.aim) u where exists (select from agentundo._change c where c.change = any (task.changes) and c.invocation = u)),
+    0, 0, 0, 0, 0);
+  if task.changes = '{}' then
+    select v.id into answer.revert_id from agentundo._revert v where v.invocations && task.aim and v.standing order by v.number desc limit 1;
+    if redo and answer.revert_id is null and exists (select from agentundo._revert v where v.id = any (task.aim) and v.standing) then
+      answer.invocations := task.aim;  -- a revert that had changed no row is taken back in the books alone
+    else
+      answer.status := case
+        when answer.revert_id is not null then 'already_reverted'
+        when exists (select from agentundo._invocation i where i.id = any (task.aim) and i.recorded and i.status = 'pending') then 'not_committed'
+        else 'nothing_to_revert' end;
+    end if;
+  end if;
+  task.answer := answer;
+  return task;
+end
+$body$;
+
+-- The books after an attempt that succeeded.
+create or replace function agentundo._conclude(
+  task agentundo._task, d agentundo._decision[], revert_id text, redo boolean, reverted_by text, reason text) returns agentundo.revert_result
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  result agentundo.revert_result := task.answer;
+  earlier text;
+begin
+  select count(*) filter (where x.action = 'delete' and x.status in ('ok', 'merge')), count(*) filter (where x.action = 'insert' and x.status in ('ok', 'merge')),
+         count(*) filter (where x.action = 'update' and x.status in ('ok', 'merge')), count(*) filter (where x.status = 'skip'),
+         count(*) filter (where x.status = 'skip' and x.reason is not null and not coalesce(x.detail ? 'follows', false))
+    into result.rows_deleted, result.rows_inserted, result.rows_updated, result.rows_skipped, result.conflicts
+    from unnest(d) x;
+  -- Nothing was left to do but what an earlier revert of these had done: no second one stands for it.
+  if not redo and result.rows_deleted + result.rows_inserted + result.rows_updated = 0 then
+    select v.id into earlier from agentundo._revert v where v.invocations && task.aim and v.standing and v.id <> revert_id order by v.number desc limit 1;
+    if earlier is not null then
+      delete from agentundo._invocation i where i.id = revert_id;
+    end if;
+  end if;
+  result.revert_id := coalesce(earlier, revert_id);
+  perform agentundo._cover(task.aim, task.changes, d, result.revert_id);
+  update agentundo._invocation i set status = 'committed', committed_at = clock_timestamp()
+   where i.id = any (result.invocations) and i.status = 'pending';
+  select case when v.partial then 'partially_reverted' when earlier is not null then 'already_reverted' else 'reverted' end
+    into result.status from agentundo._revert v where v.id = result.revert_id;
+  if earlier is null then
+    perform agentundo._emit(case when redo then 'invocation_redone' else 'invocation_reverted' end, result.invocations[1],
+      jsonb_build_object('revert_id', revert_id, 'status', result.status, 'reverted_by', reverted_by, 'reason', reason, 'invocations', result.invocations));
+  end if;
+  return result;
+end
+$body$;
+
+create or replace function agentundo._revert_now(
+  ids text[], on_conflict text, merge boolean, reason text, reverted_by text, scope text, redo boolean)
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  revert_id constant text := gen_random_uuid()::text;
+  tool constant text := case when redo then 'agentundo.redo' else 'agentundo.revert' end;
+  wanted text[];
+  task agentundo._task;
+  d agentundo._decision[];
+  saved text[];
+  companions constant text[] := array['agent.invocation', 'agent.run', 'agent.step', 'agent.tool', 'agent.actor', 'agent.on_behalf_of', 'agent.scope', 'agentundo.baseline', 'lock_timeout'];
+  patience interval := case when current_setting('lock_timeout') = '0' then interval '60 s' else current_setting('lock_timeout')::interval end;
+  began timestamptz := clock_timestamp();
+  replace int[] := array[]::int[];  -- the tables in which updates are deletes and inserts
+  twice boolean := false;  -- a constraint has spoken before, and the plan did not know
+  old_snapshot constant boolean := current_setting('transaction_isolation') <> 'read committed';
+  constraint_name text; table_name text; complaint text;
+begin
+  perform agentundo._check_mode(on_conflict);
+  merge := coalesce(merge, false);
+  ids := array(select distinct u from unnest(ids) u order by u);
+  perform agentundo._require_known(ids, scope);
+  perform agentundo._refuse_force(on_conflict, reverted_by, reason);
+  perform agentundo._require_revert(ids, scope, reverted_by);
+  saved := array(select current_setting(c, true) from unnest(companions) with ordinality x (c, n) order by n);
+  wanted := agentundo._aim(ids, redo, on_conflict, merge, scope);
+  loop
+    begin
+      d := null;
+      -- All locks belong to the attempt: who gives way lets go of everything.
+      perform set_config('lock_timeout', agentundo._short_wait(), true);
+      task := agentundo._begin(ids, wanted, redo, on_conflict, merge, scope, reverted_by);
+      exit when (task.answer).status is not null;
+      insert into agentundo._invocation (id, scope, actor, role, tool, status, created_at, committed_at)
+        values (revert_id, agentundo._common_scope(task.aim), reverted_by, agentundo._caller(), tool, 'committed', clock_timestamp(), clock_timestamp());
+      insert into agentundo._revert (id, invocations, redo, on_conflict, merge, reverted_by, reason, role)
+        values (revert_id, (task.answer).invocations, redo, on_conflict, merge, reverted_by, reason, agentundo._caller());
+      perform agentundo.tag(revert_id, tool => tool, actor => reverted_by);
+      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, replace);
+      update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (task.locked);
+      exit;
+    exception
+      when sqlstate 'UNR01' then
+        wanted := wanted || agentundo._aim(ids, redo, on_conflict, merge, scope);
+        if clock_timestamp() > began + patience then
+          raise exception using errcode = '55P03', message = 'agentundo: these invocations go on writing',
+            hint = 'Let them end first; what they write after the revert would stay.';
+        end if;
+      when lock_not_available then
+        -- The revert gives way and tries again.
+        if clock_timestamp() > began + patience then
+          raise exception using errcode = '55P03', message = format('agentundo: somebody holds rows or tables of this undo for longer than %s', patience),
+            hint = 'End the transaction that holds them (see pg_stat_activity and pg_blocking_pids), then call revert again. A higher lock_timeout makes it wait longer.';
+        end if;
+      when deadlock_detected or serialization_failure then
+        get stacked diagnostics complaint = message_text;
+        if old_snapshot or clock_timestamp() > began + patience then
+          raise;  -- only the caller can begin anew, with a new snapshot
+        elsif complaint like 'agentundo: a row changed%' then
+          if twice then
+            perform agentundo._broke('constraint', 'rows did not become what was written; a trigger that is to fire may keep them from it', null, null);
+          end if;
+          twice := true;
+        end if;
+      when unique_violation or exclusion_violation then
+        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
+        -- Values that change places among rows of the plan: all of them out, then all of them in. Not where
+        -- a key of another table would act on the rows while they are gone.
+        if replace = '{}' and agentundo._replaceable(task.changes) <> '{}' then
+          replace := agentundo._replaceable(task.changes);
+        elsif old_snapshot then
+          perform agentundo._outdated();
+        elsif twice then
+          perform agentundo._broke('unique_taken', complaint, constraint_name, table_name);
+        else
+          twice := true;
+        end if;
+      when integrity_constraint_violation or foreign_key_violation or restrict_violation or check_violation or not_null_violation then
+        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
+        if old_snapshot then
+          perform agentundo._outdated();
+        elsif twice then
+          perform agentundo._broke('constraint', complaint, constraint_name, table_name);
+        end if;
+        twice := true;  -- somebody was faster than our look: the next one sees it and says more
+      when data_exception or string_data_right_truncation or numeric_value_out_of_range or invalid_text_representation then
+        get stacked diagnostics table_name = table_name, complaint = message_text;
+        perform agentundo._broke('schema_changed', 'a former value does not fit its column any more', null, table_name);
+      when insufficient_privilege or undefined_table or undefined_function or raise_exception then
+        get stacked diagnostics complaint = message_text;
+        if sqlstate = 'UN003' or complaint like 'agentundo:%' then
+          raise;
+        end if;
+        -- code of the user's that runs with our rights while rows are written: a constraint's, a trigger's
+        raise exception using errcode = 'UN001', message = format('agentundo: the rows cannot be put back: %s', complaint),
+          detail = jsonb_build_object('total', 1, 'conflicts', jsonb_build_array(jsonb_build_object('reason', 'constraint')))::text,
+          hint = format('A function in a constraint or a trigger of these tables failed. It runs as %s here: grant that role what the function needs.', agentundo._worker());
+      when object_in_use then
+        raise exception using errcode = '55006', message = 'agentundo: revert cannot run here: a query of this session or a deferred constraint is still busy with one of the tables',
+          hint = 'Call it as a statement of its own, in a transaction of its own.';
+    end;
+    perform pg_sleep(0.05 + random() * 0.2);
+  end loop;
+  perform set_config(c, coalesce(saved[n], ''), true) from unnest(companions) with ordinality x (c, n) where c <> 'lock_timeout';
+  perform set_config('lock_timeout', saved[cardinality(saved)], true);
+  if d is null then
+    return task.answer;
+  end if;
+  return agentundo._conclude(task, d, revert_id, redo, reverted_by, reason);
+end
+$body$;
+
+create or replace function agentundo._common_scope(ids text[]) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case when count(distinct i.scope) = 1 and count(*) = count(i.scope) then min(i.scope) end from agentundo._invocation i where i.id = any (ids)
+$body$;
+
+-- The tables of these changes in which rows may be deleted and inserted again within the statement.
+create or replace function agentundo._replaceable(changes bigint[]) returns int[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select array(
+    select t.id from agentundo._tracked t
+    where t.id in (select c.tracked from agentundo._change c where c.change = any (changes)) and not agentundo._held_in_place(t))
+$body$;
+
+-- A look with an older snapshot than the locks: right answers need a new one.
+create or replace function agentundo._outdated() returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  raise exception using errcode = '40001', message = 'agentundo: another transaction changed a related row since this one began',
+    hint = 'Begin a new transaction and call revert again.';
+end
+$body$;
+
+create or replace function agentundo._broke(reason text, complaint text, constraint_name text, table_name text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  perform agentundo._fail('UN001', format('agentundo: the rows cannot be put back: %s', complaint),
+    'See agentundo.plan(). Nothing was changed; remove what stands in the way, or use on_conflict => ''skip''.',
+    jsonb_build_object('total', 1, 'conflicts', jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+      'relation', nullif(table_name, ''), 'constraint', nullif(constraint_name, ''), 'reason', reason)))));
+end
+$body$;
+
+-- Public --------------------------------------------------------------------------------------------------
+
+create or replace function agentundo.revert(
+  invocations text[], on_conflict text default 'abort', merge boolean default false, reason text default null,
+  reverted_by text default null, scope text default null)
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  return agentundo._revert_now(invocations, on_conflict, merge, reason, reverted_by, scope, false);
+end
+$body$;
+comment on function agentundo.revert(text[], text, boolean, text, text, text) is
+  'Puts back every row that these invocations wrote, as one unit, and leaves everybody else''s later work alone: a row that somebody changed since is a conflict (UN001), or is skipped, merged, cascaded or forced as asked. All or nothing, in your transaction. The revert is an invocation too: redo() takes it back.';
+
+create or replace function agentundo.revert(
+  invocation text, on_conflict text default 'abort', merge boolean default false, reason text default null,
+  reverted_by text default null, scope text default null)
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  return agentundo._revert_now(array[invocation], on_conflict, merge, reason, reverted_by, scope, false);
+end
+$body$;
+comment on function agentundo.revert(text, text, boolean, text, text, text) is
+  'Puts back every row that this invocation wrote, and leaves everybody else''s later work alone: a row that somebody changed since is a conflict (UN001), or is skipped, merged, cascaded or forced as asked. All or nothing, in your transaction. Twice is once: the second call answers already_reverted.';
+
+create or replace function agentundo.revert_run(
+  run text, from_step int default 1, on_conflict text default 'abort', merge boolean default false, reason text default null,
+  reverted_by text default null, scope text default null)
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  return agentundo._revert_now(agentundo._members(run, from_step, scope), on_conflict, merge, reason, reverted_by, scope, false);
+end
+$body$;
+comment on function agentundo.revert_run(text, int, text, boolean, text, text, text) is
+  'Puts back what a run wrote from a step on, as one unit: its invocations never conflict with each other. Otherwise like revert().';
+
+create or replace function agentundo.redo(
+  invocation text, on_conflict text default 'abort', merge boolean default false, reason text default null,
+  reverted_by text default null, scope text default null)
+returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  return agentundo._revert_now(array[invocation], on_conflict, merge, reason, reverted_by, scope, true);
+end
+$body$;
+comment on function agentundo.redo(text, text, boolean, text, text, text) is
+  'Takes back the newest standing revert of an invocation: its rows are again what it wrote, with the same respect for what others wrote since.';
+
+-- ==== 16_record.sql ====
+
+-- 16  Record: invocations as the application tells of them, effects, events
+--
+-- An invocation needs no record: a tag is enough to capture and to revert. A record adds what the
+-- database cannot see (input, result, failure, tier, model) and makes a retried call idempotent.
+--
+-- Life cycle of a record: record_invocation() writes it as `pending`, before the data and committed on
+-- its own, so that a call that dies leaves a trace; commit_invocation() marks it inside the data's own
+-- transaction, so that the mark and the data share one fate; fail_invocation() closes one that wrote
+-- nothing. Whether it can be undone hangs on its changes alone, never on this status.
+--
+-- Locks: the row of the invocation, for the rest of the transaction. Steps of a run are given out
+-- under advisory locks that nobody waits for.
+
+-- One row in `_event`, and a wake-up for listeners, who are to read `agentundo.events`: anybody can
+-- send a notification. Off where NOTIFY is not possible (PREPARE TRANSACTION) or not wanted.
+create or replace function agentundo._emit(kind text, invocation text, payload jsonb default '{}', source text default 'system') returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  number bigint;
+  i agentundo._invocation;
+  c agentundo._change;
+begin
+  select * into i from agentundo._invocation x where x.id = _emit.invocation;
+  select * into c from agentundo._change x where x.change = (select min(y.change) from agentundo._change y where y.invocation = _emit.invocation);
+  insert into agentundo._event (kind, source, scope, invocation, run, step, tool, actor, payload)
+  values (_emit.kind, _emit.source, coalesce(i.scope, c.scope), _emit.invocation, coalesce(i.run, c.run), coalesce(i.step, c.step),
+          coalesce(i.tool, c.tool), coalesce(i.actor, c.actor), coalesce(_emit.payload, '{}'))
+  returning event into number;
+  if coalesce(agentundo._setting('agentundo.notify'), (select s.value from agentundo._setting s where s.name = 'notify'), 'on') <> 'off' then
+    perform pg_notify('agentundo', jsonb_build_object('event', number, 'kind', kind, 'invocation', invocation)::text);
+  end if;
+  return number;
+end
+$body$;
+
+-- A free step of a run. Who gets the lock of a number may use it; who does not takes the next one
+-- instead of waiting, so two transactions can never wait for each other here. A number whose
+-- transaction rolls back stays free.
+create or replace function agentundo._next_step(run text) returns int
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  step int := coalesce((select max(i.step) from agentundo._invocation i where i.run = _next_step.run), 0) + 1;
+begin
+  while not pg_try_advisory_xact_lock(hashtext('agentundo ' || run), step) loop
+    step := step + 1;
+  end loop;
+  return step;
+end
+$body$;
+
+-- Nobody makes another's writes his own by recording them: what has been written or recorded under an id
+-- already keeps its scope, its actor and the person it was for. Operators may correct them.
+create or replace function agentundo._refuse_claim(id text, scope text, actor text, on_behalf_of text) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if not agentundo._operator() and exists (
+      select from (
+        select i.scope, i.actor, i.on_behalf_of from agentundo._invocation i where i.id = _refuse_claim.id
+        union all
+        (select c.scope, c.actor, c.on_behalf_of from agentundo._change c where c.invocation = _refuse_claim.id order by c.change limit 1)) was
+      where was.scope is distinct from nullif(_refuse_claim.scope, '')
+         or was.actor is distinct from coalesce(nullif(_refuse_claim.actor, ''), was.actor)
+         or was.on_behalf_of is distinct from coalesce(nullif(_refuse_claim.on_behalf_of, ''), was.on_behalf_of)) then
+    perform agentundo._fail('UN010', format('agentundo: invocation %L is somebody else''s', id),
+      'Something was written or recorded under this id for another scope, actor or person. Give every call an id of its own.',
+      jsonb_build_object('invocation', id));
+  end if;
+end
+$body$;
+
+create or replace function agentundo.record_invocation(
+  id text default null, run text default null, step int default null, tool text default null, tier text default null,
+  input jsonb default null, actor text default null, scope text default null, on_behalf_of text default null,
+  model text default null, meta jsonb default null, role name default session_user, again boolean default false)
+returns agentundo.recorded
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  new_id text := coalesce(id, gen_random_uuid()::text);
+  new_step int;
+  known agentundo._invocation;
+  shown text;
+begin
+  perform agentundo._check_id(new_id), agentundo._step(step::text);
+  if run is not null then
+    perform agentundo._check_id(run, 'run');
+  end if;
+  if tier is not null and tier not in ('critical', 'high', 'medium', 'low') then
+    perform agentundo._fail('22023', format('agentundo: there is no tier %L', left(tier, 40)), 'Use critical, high, medium or low.');
+  end if;
+  perform agentundo._refuse_claim(new_id, scope, actor, on_behalf_of);
+  loop
+    new_step := case when step is null and run is not null then agentundo._next_step(run) else step end;
+    insert into agentundo._invocation as i (id, run, step, scope, actor, on_behalf_of, role, tool, tier, model, status, recorded, input, meta)
+    values (new_id, record_invocation.run, new_step, nullif(record_invocation.scope, ''), nullif(record_invocation.actor, ''),
+            nullif(record_invocation.on_behalf_of, ''), record_invocation.role, nullif(record_invocation.tool, ''), record_invocation.tier,
+            record_invocation.model, 'pending', true, record_invocation.input, record_invocation.meta)
+    on conflict do nothing;
+    if found then
+      return row(new_id, 'pending', true, null)::agentundo.recorded;
+    end if;
+    select * into known from agentundo._invocation i where i.id = new_id for update;
+    exit when found;
+    if step is not null then
+      perform agentundo._fail('22023', format('agentundo: run %L has a step %s already', run, step), 'Leave the step out; it is given automatically.');
+    end if;
+  end loop;
+
+  select v.status into shown from agentundo.invocations v where v.id = new_id;
+  if exists (select from agentundo._revert r where r.id = new_id) then
+    perform agentundo._fail('UN010', format('agentundo: %L is the id of a revert', new_id), 'Give every call an id of its own.');
+  elsif known.recorded and (known.tool is distinct from nullif(tool, '') or known.input is distinct from input) then
+    perform agentundo._fail('UN010', format('agentundo: invocation %L was recorded with another %s', new_id,
+        case when known.tool is distinct from nullif(tool, '') then 'tool' else 'input' end),
+      'The same id means the same call. Give a new call an id of its own.', jsonb_build_object('invocation', new_id));
+  elsif shown in ('reverted', 'partially_reverted') and again is not true then
+    perform agentundo._fail('UN010', format('agentundo: invocation %L has been reverted', new_id),
+      'Do not simply repeat what somebody took back. If it is meant, record it with again => true, or under a new id.',
+      jsonb_build_object('invocation', new_id, 'status', shown));
+  elsif not known.recorded then
+    -- Tagged only, and given a row by a revert or a hold before it was recorded.
+    update agentundo._invocation i set
+      run = record_invocation.run, step = new_step, scope = nullif(record_invocation.scope, ''), actor = nullif(record_invocation.actor, ''),
+      on_behalf_of = nullif(record_invocation.on_behalf_of, ''), role = record_invocation.role, tool = nullif(record_invocation.tool, ''),
+      tier = record_invocation.tier, model = record_invocation.model, status = 'pending', recorded = true,
+      input = record_invocation.input, meta = record_invocation.meta
+    where i.id = new_id;
+    return row(new_id, 'pending', true, null)::agentundo.recorded;
+  elsif shown in ('failed', 'reverted', 'partially_reverted') then
+    update agentundo._invocation i set status = 'pending', error = null, result = null, committed_at = null where i.id = new_id;
+    return row(new_id, 'pending', true, null)::agentundo.recorded;
+  end if;
+  return row(new_id, shown, false, known.result)::agentundo.recorded;
+end
+$body$;
+comment on function agentundo.record_invocation(text, text, int, text, text, jsonb, text, text, text, text, jsonb, name, boolean) is
+  'Records a tool call as pending, before it writes. The same id with the same tool and input again gives created = false and the first result: do not write again. Commit it before the data, or in the same transaction; changes none of your rows.';
+
+-- The record, locked; unknown ids are an error.
+create or replace function agentundo._lock_record(id text) returns agentundo._invocation
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  i agentundo._invocation;
+begin
+  perform agentundo._check_id(id);
+  select * into i from agentundo._invocation x where x.id = _lock_record.id and x.recorded for update;
+  if not found then
+    perform agentundo._fail('UN002', format('agentundo: there is no record of invocation %L', id),
+      'Call agentundo.record_invocation() first.', jsonb_build_object('invocation', id));
+  end if;
+  return i;
+end
+$body$;
+
+-- The tables that this transaction has written since it was tagged and that are not tracked: what a
+-- revert will not take back.
+create or replace function agentundo._uncovered_tables() returns text[]
+language sql volatile security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select coalesce(array_agg(format('%I.%I', s.schemaname, s.relname) order by s.schemaname, s.relname), '{}')
+  from pg_stat_xact_user_tables s
+  where s.n_tup_ins + s.n_tup_upd + s.n_tup_del
+          > coalesce((agentundo._setting('agentundo.baseline')::jsonb ->> s.relid::text)::bigint, 0)
+    and s.schemaname not in ('agentundo', 'agentundo_history') and s.schemaname not like 'pg\_temp\_%'
+    and not exists (select from agentundo._tracked t
+                    where t.active and t.relation in (s.relid, pg_partition_root(s.relid)))
+$body$;
+
+create or replace function agentundo.commit_invocation(id text, result jsonb default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  i agentundo._invocation := agentundo._lock_record(id);
+begin
+  if i.status = 'failed' then
+    perform agentundo._fail('UN010', format('agentundo: invocation %L is marked as failed', id),
+      'Record it again, then write, then commit it.', jsonb_build_object('invocation', id));
+  end if;
+  -- Again, or from another transaction of the same call: the first result and time stay, tables add up.
+  update agentundo._invocation x set
+    status = 'committed',
+    committed_at = coalesce(x.committed_at, clock_timestamp()),
+    result = coalesce(x.result, commit_invocation.result),
+    uncovered = (select coalesce(array_agg(distinct u order by u), '{}') from unnest(x.uncovered || agentundo._uncovered_tables()) u)
+  where x.id = commit_invocation.id;
+end
+$body$;
+comment on function agentundo.commit_invocation(text, jsonb) is
+  'Marks a recorded call as committed, with its result. Call it last, inside the transaction that wrote the data: mark and data then stand or fall together. Notes which tables were written that are not tracked.';
+
+create or replace function agentundo.fail_invocation(id text, error text default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  i agentundo._invocation := agentundo._lock_record(id);
+begin
+  update agentundo._invocation x set status = 'failed', error = fail_invocation.error where x.id = i.id and i.status = 'pending';
+end
+$body$;
+comment on function agentundo.fail_invocation(text, text) is
+  'Marks a pending call as failed, after its transaction was rolled back. One that is committed or failed already stays as it is. Takes nothing back.';
+
+create or replace function agentundo.record_effect(
+  invocation text, name text, kind text default 'unknown', summary text default null, undo_by timestamptz default null,
+  side_effect text default null, cost text default null, remedy text default null, handler text default null)
+returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  number bigint;
+begin
+  perform agentundo._check_id(invocation), agentundo._check_id(name, 'name of the effect');
+  if kind is null or kind not in ('compensate', 'none', 'unknown') then
+    perform agentundo._fail('22023', format('agentundo: there is no kind of effect %L', left(kind, 40)),
+      'Use compensate (something can make up for it), none (it cannot be undone) or unknown.');
+  end if;
+  insert into agentundo._effect (invocation, name, kind, summary, undo_by, side_effect, cost, remedy, handler)
+  values (record_effect.invocation, record_effect.name, record_effect.kind, record_effect.summary, record_effect.undo_by,
+          record_effect.side_effect, record_effect.cost, record_effect.remedy, record_effect.handler)
+  returning _effect.id into number;
+  return number;
+end
+$body$;
+comment on function agentundo.record_effect(text, text, text, text, timestamptz, text, text, text, text) is
+  'Records what an invocation did outside of the database (a mail, a payment, a booking), whether anything can make up for it and until when. Shown in plans; a revert of rows does not take it back.';
+
+-- ==== 17_upkeep.sql ====
+
+-- 17  Upkeep: is all well, and how long is history kept
+--
+-- check() looks for everything that would make a promise of ours untrue: a write that is not captured,
+-- a revert that cannot act, history that cannot be trusted. It reads catalogs, changes nothing and never
+-- raises. purge() deletes what is older than the retention, hold() exempts an invocation from that,
+-- erase() removes one row's images for good.
+--
+-- Life cycle of history: written by capture, kept until purge(), which takes an invocation together
+-- with its reverts and redos, because their changes have no images of their own. The record of the
+-- invocation stays, marked as purged, so that it answers UN011 and not "unknown".
+--
+-- Locks: rows of `_invocation` by id, as everywhere; a revert of the same invocations waits.
+
+-- Health -------------------------------------------------------------------------------------------------
+
+-- What is wrong with one tracked table.
+create or replace function agentundo._problems(tracked_id int) returns setof agentundo.finding
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  worker name := agentundo._worker();
+  sync_hint text;
+  reason text;
+begin
+  select * into t from agentundo._tracked x where x.id = tracked_id;
+  sync_hint := format('Run "select agentundo.sync(%L)".', t.name);
+  if t.relation is null or not exists (select from pg_class c where c.oid = t.relation) then
+    return query select 'error', t.name, 'the tracked table is gone', 'Run "select agentundo.sync()"; its history stays until purge().';
+    return;
+  end if;
+
+  if not exists (select from pg_class c where c.oid = t.history) then
+    return query select 'error', t.name, 'its history table is gone; tagged writes fail',
+      format('Run "select agentundo.untrack(%1$L, false)" and "select agentundo.track(%1$L)". What was captured is lost.', t.name);
+  else
+    return query
+      select 'error', t.name, format('history column %s for %I is gone; tagged writes fail', c.history_column, c.name),
+        format('Run "select agentundo.untrack(%1$L, false)" and "select agentundo.track(%1$L)". What was captured is lost.', t.name)
+      from agentundo._column c
+      where c.tracked = t.id and c.until_change is null
+        and not exists (select from pg_attribute a where a.attrelid = t.history and a.attname = c.history_column and not a.attisdropped);
+  end if;
+
+  reason := agentundo._why_not_trackable(t.relation);
+  if reason is not null then
+    return query select 'error', t.name, 'it could not be tracked any more: ' || reason, 'Undo that, or untrack the table.';
+  end if;
+
+  -- Every level of the tree and the triggers that it must carry.
+  return query
+    with level as (
+      select l.relation, c.relkind, c.relowner, m.id as member, m.shape
+      from (select t.relation union select agentundo._levels(t.relation, t.kind)) l (relation)
+      join pg_class c on c.oid = l.relation
+      left join agentundo._member m on m.relation = l.relation and m.tracked = t.id),
+    wanted as (
+      select l.*, w.name, case w.function when '' then '_capture_' || l.member else w.function end as function
+      from level l
+      join (values ('agentundo_insert', '', 'statement'), ('agentundo_update', '', 'statement'), ('agentundo_delete', '', 'statement'),
+                   ('agentundo_row', '', 'row'), ('agentundo_truncate', '_capture_truncate', 'any'),
+                   ('agentundo_unknown', '_unknown_partition', 'root')) w (name, function, where_wanted)
+        on w.where_wanted = 'any' or w.where_wanted = case when t.kind = 'inherited' then 'row' else 'statement' end
+        or w.where_wanted = 'root' and l.relkind = 'p' and l.relation = t.relation
+      where l.member is not null)
+    select 'error', agentundo._name(l.relation), 'it is part of a tracked table but is not captured itself', sync_hint
+    from level l where l.member is null
+    union all
+    select 'error', agentundo._name(l.relation), 'its columns changed since; tagged writes are refused', sync_hint
+    from level l where l.shape <> agentundo._shape(l.relation)
+    union all
+    select 'error', agentundo._name(l.relation), 'nothing of ours acts for its owner, who may have changed',
+      format('As the owner or a superuser run "select agentundo.track(%L)" again.', t.name)
+    from level l where agentundo._deputy(l.relation) is null
+    union all
+    select 'error', agentundo._name(l.relation), format('%s lacks rights on it; captured writes cannot be taken back', worker), sync_hint
+    from level l
+    where not (has_table_privilege(worker, l.relation, 'select') and has_table_privilege(worker, l.relation, 'insert')
+      and has_table_privilege(worker, l.relation, 'update') and has_table_privilege(worker, l.relation, 'delete')
+      and has_schema_privilege(worker, (select c.relnamespace from pg_class c where c.oid = l.relation), 'usage'))
+    union all
+    select 'error', agentundo._name(w.relation),
+      case when g.oid is null then format('trigger %s is missing; writes are not captured', w.name)
+           when p.proname is distinct from w.function then format('trigger %s calls another function than %s', w.name, w.function)
+           when g.tgenabled = 'D' then format('trigger %s is disabled; writes are not captured', w.name)
+           else format('trigger %s is not ENABLE ALWAYS; writes under session_replication_role = replica are not captured', w.name) end,
+      sync_hint
+    from wanted w
+    left join pg_trigger g on g.tgrelid = w.relation and g.tgname = w.name
+    left join pg_proc p on p.oid = g.tgfoid and p.pronamespace = 'agentundo'::regnamespace
+    where g.oid is null or g.tgenabled <> 'A' or p.proname is distinct from w.function
+    union all
+    select 'error', agentundo._name(m.relation), 'it left its tracked table but still carries our triggers', sync_hint
+    from agentundo._member m
+    where m.tracked = t.id and m.relation not in (select l.relation from level l) and exists (select from pg_class c where c.oid = m.relation)
+    union all
+    -- What foreign keys do to rows of tables that nobody can bring back.
+    select 'warning', agentundo._name(f.conrelid),
+      format('it is not tracked, but rows of it are deleted or changed together with rows of %s (foreign key %I); that cannot be undone', t.name, f.conname),
+      format('Run "select agentundo.track(%L)".', agentundo._name(f.conrelid))
+    from pg_constraint f
+    where f.contype = 'f' and f.conparentid = 0 and f.confrelid in (select l.relation from level l)
+      and (f.confdeltype in ('c', 'n', 'd') or f.confupdtype in ('c', 'n', 'd'))
+      and not exists (select from agentundo._tracked x where x.active and x.relation in (f.conrelid, pg_partition_root(f.conrelid)))
+    union all
+    select case when p.prosrc ~* '\m(insert\s+into|update|delete\s+from|merge\s+into|truncate|notify|pg_notify|dblink\w*|http\w*)\M' then 'warning' else 'info' end,
+      agentundo._name(g.tgrelid),
+      format('trigger %I does not fire for rows that a revert restores', g.tgname)
+        || case when p.prosrc ~* '\m(insert\s+into|update|delete\s+from|merge\s+into|truncate|notify|pg_notify|dblink\w*|http\w*)\M'
+                then format('; %s seems to write elsewhere: what it wrote goes back only if that table is tracked', p.oid::regprocedure) else '' end,
+      format('If it must fire: "select agentundo.set_trigger(%L, %L, ''fire'')"; ''silence'' says that it is meant.', agentundo._name(g.tgrelid), g.tgname)
+    from level l
+    join agentundo._users_triggers g on g.tgrelid = l.relation and g.tgparentid = 0 and g.tgenabled <> 'D'
+    join pg_proc p on p.oid = g.tgfoid
+    where not exists (select from agentundo._trigger_rule r where r.tracked = t.id and r.trigger = g.tgname)
+    union all
+    select 'warning', agentundo._name(l.relation), 'it is unlogged: a crash empties it, and its history will not match', 'Use "alter table ... set logged".'
+    from level l join pg_class c on c.oid = l.relation where c.relpersistence = 'u'
+    union all
+    select 'warning', agentundo._name(l.relation), 'it is fed by logical replication, whose changes are not captured', 'Only writes made in this database can be taken back.'
+    from level l where exists (select from pg_subscription_rel s where s.srrelid = l.relation);
+
+  if (select b.columns from agentundo._best_key(t.relation) b) is null then
+    return query select 'warning', t.name, 'it has no primary key and no unique key over NOT NULL columns: rows are told apart by all their values',
+      'Add a primary key: undo gets faster, and columns can be merged.';
+  end if;
+end
+$body$;
+
+-- One word on a tracked table for the view: 'ok', or the worst that check() says.
+create or replace function agentundo._health(tracked_id int) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  return coalesce(
+    (select p.problem from agentundo._problems(tracked_id) p where p.severity <> 'info' order by p.severity limit 1), 'ok');
+exception when others then
+  return 'could not be checked: ' || sqlerrm;
+end
+$body$;
+
+create or replace view agentundo.tracked as
+select n.relation, t.capture, t.history::text as history,
+  array(select coalesce(a.attname, c.name)::text
+        from unnest(t.key_columns) with ordinality k (attnum, place)
+        left join pg_catalog.pg_attribute a on a.attrelid = t.relation and a.attnum = k.attnum
+        left join agentundo._column c on c.tracked = t.id and c.attnum = k.attnum and c.until_change is null
+        order by k.place) as key,
+  t.since,
+  (select case when h.reltuples >= 0 then h.reltuples::bigint end from pg_catalog.pg_class h where h.oid = t.history) as rows,
+  pg_catalog.pg_total_relation_size(t.history) as bytes,
+  agentundo._health(t.id) as health
+from agentundo._tracked t
+join agentundo._names n on n.tracked = t.id
+where t.active;
+comment on view agentundo.tracked is
+  'The tracked tables: how they are captured, where their history lies, how many row images it holds (an estimate, null before the first ANALYZE) and how large it is, and whether check() has complaints. Reading it changes nothing.';
+
+-- What is wrong with the installation as a whole.
+create or replace function agentundo._general_problems() returns setof agentundo.finding
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  ours oid := (select nspowner from pg_namespace where nspname = 'agentundo');
+begin
+  return query
+    select 'error', 'agentundo', 'this database is a logical copy: row versions mean nothing here, images are compared instead', 'Run "select agentundo.sync()".'
+    from agentundo._stamp s where s.own_xmin <> s.xmin::text::bigint
+    union all
+    select 'error', 'agentundo', format('history is kept for %s, not longer than it takes to find a mistake (%s)', r.value, d.value),
+      'Raise the setting retention, or lower detection_time, in agentundo._setting.'
+    from agentundo._setting r join agentundo._setting d on d.name = 'detection_time'
+    where r.name = 'retention' and r.value::interval <= d.value::interval
+    union all
+    select 'warning', 'agentundo', format('its objects belong to the superuser %s: a revert runs other people''s constraints as superuser', rolname),
+      'Create the role agentundo_owner and install again, or own them by a role without SUPERUSER.'
+    from pg_roles where oid = ours and rolsuper
+    union all
+    select 'error', format('agentundo.%I', p.proname), 'somebody has altered it or let others call it; undos are refused',
+      'Code in a constraint of a tracked table may have done it: find out whose. "agentundo upgrade" makes the function anew.'
+    from (values ('_look'), ('_act')) w (name)
+    left join pg_proc p on p.pronamespace = 'agentundo'::regnamespace and p.proname = w.name
+    where p.oid is null or not p.prosecdef or p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner)
+    union all
+    select 'error', 'agentundo_history', format('%s may create objects in it, and could pretend that they are ours', a.grantee::regrole),
+      format('Run "revoke create on schema agentundo_history from %s".', a.grantee::regrole)
+    from pg_namespace n cross join lateral aclexplode(n.nspacl) a
+    where n.nspname in ('agentundo', 'agentundo_history') and a.privilege_type = 'CREATE' and a.grantee not in (n.nspowner, 0)
+    union all
+    select 'warning', m.rolname::text, 'it is a superuser and a member of agentundo_agent: it can switch capture off', 'Let the agent use a role without SUPERUSER.'
+    from pg_roles m where m.rolsuper and agentundo._in_role(m.rolname, 'agentundo_agent')
+    union all
+    select 'info', e.name, 'there is no such event trigger: ALTER, new partitions and new tables are followed only by sync()',
+      'A superuser can add it with "agentundo upgrade"; without it run "select agentundo.sync()" after every migration.'
+    from (values ('agentundo_ddl'), ('agentundo_drop')) e (name)
+    where not exists (select from pg_event_trigger g where g.evtname = e.name and g.evtenabled <> 'D')
+    union all
+    select 'error', format('%I.%I', n.nspname, c.relname), format('it lies in schema %I, which is to be tracked, but is not', n.nspname),
+      format('Run "select agentundo.track(%L)".', format('%I.%I', n.nspname, c.relname))
+    from agentundo._schema_rule r
+    join pg_namespace n on n.nspname = r.schema_name
+    join pg_class c on c.relnamespace = n.oid and c.relkind in ('r', 'p') and not c.relispartition
+    where not exists (select from agentundo._tracked x where x.relation = c.oid)
+      and agentundo._why_not_trackable(c.oid) is null;
+end
+$body$;
+
+create or replace function agentundo.check() returns setof agentundo.finding
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+begin
+  begin
+    return query select * from agentundo._general_problems() p order by p.severity, p.object, p.problem;
+  exception when others then
+    return query select 'error', 'agentundo', 'could not be checked: ' || sqlerrm, 'This should not happen; please report it.';
+  end;
+  for t in select * from agentundo._tracked x where x.active order by x.name loop
+    begin
+      return query select * from agentundo._problems(t.id) p order by p.severity, p.object, p.problem;
+    exception when others then
+      return query select 'error', t.name, 'could not be checked: ' || sqlerrm, 'Run "select agentundo.sync()", then check again.';
+    end;
+  end loop;
+end
+$body$;
+comment on function agentundo.check() is
+  'Everything that makes a promise untrue, with what to do about it: writes that would not be captured, reverts that could not act. No row of severity error means that tagged writes to tracked tables can be taken back. Changes nothing, never fails.';
+
+-- Retention ----------------------------------------------------------------------------------------------
+
+-- Which invocations may go: all they wrote is older than the limit, and nobody holds them. An
+-- invocation goes together with what took it back and what that took back: so of two that belong
+-- together, none goes alone.
+create or replace function agentundo._purgeable(older_than timestamptz) returns text[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  doomed text[];
+  spared text[];
+begin
+  select coalesce(array_agg(c.invocation), '{}') into doomed
+    from (select x.invocation from agentundo._change x where x.invocation is not null group by x.invocation having max(x.at) < older_than) c
+    left join agentundo._invocation i on i.id = c.invocation
+   where i.held is null;
+  loop
+    with doomed_one as materialized (select d as id from unnest(doomed) d),
+    pair as (
+      select v.id as one, u as other from agentundo._revert v cross join lateral unnest(v.invocations) u
+      union
+      select c.invocation, s.invocation from agentundo._change c join agentundo._change s on s.change = c.source),
+    mutual as (select one, other from pair union select other, one from pair)
+    select coalesce(array_agg(distinct m.one), '{}') into spared
+      from mutual m
+     where m.one in (select d.id from doomed_one d) and m.other not in (select d.id from doomed_one d)
+       and exists (select from agentundo._change c where c.invocation = m.other);
+    exit when spared = '{}';
+    doomed := array(select d from unnest(doomed) d left join unnest(spared) s on s = d where s is null);
+  end loop;
+  return doomed;
+end
+$body$;
+
+create or replace function agentundo.purge(older_than interval default null) returns agentundo.purge_count
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  age interval := coalesce(older_than, (select s.value::interval from agentundo._setting s where s.name = 'retention'));
+  before timestamptz := clock_timestamp() - age;
+  doomed text[];
+  t agentundo._tracked;
+  gone agentundo.purge_count;
+  number bigint;
+begin
+  perform agentundo._require_operator('purge');
+  perform agentundo._require_fresh_snapshots('purge');
+  if age < interval '0' then
+    perform agentundo._fail('22023', format('agentundo: %s is not an age', age), 'Give an interval such as ''30 days''.');
+  end if;
+  -- Locked first, then looked at again: a revert may have come in between.
+  perform agentundo._lock_invocations(agentundo._purgeable(before));
+  doomed := agentundo._purgeable(before);
+  perform agentundo._lock_invocations(doomed);
+
+  gone := row(cardinality(doomed), 0, 0);
+  for t in select * from agentundo._tracked x order by x.id loop
+    continue when not exists (select from pg_class where oid = t.history);
+    execute format('delete from %s h using agentundo._change c where c.change = h._change and c.tracked = $1
+      and (c.invocation = any ($2) or c.invocation is null and c.at < $3)', t.history) using t.id, doomed, before;
+    get diagnostics number = row_count;
+    gone.images := gone.images + number;
+  end loop;
+  delete from agentundo._erased e using agentundo._change c
+   where c.change = e.change and (c.invocation = any (doomed) or c.invocation is null and c.at < before);
+  delete from agentundo._reverted r where r.invocation = any (doomed);
+  delete from agentundo._change c where c.invocation = any (doomed) or c.invocation is null and c.at < before;
+  get diagnostics number = row_count;
+  gone.changes := number;
+  delete from agentundo._effect e where e.invocation = any (doomed);
+  update agentundo._invocation i set purged_at = clock_timestamp() where i.id = any (doomed);
+  if gone.changes > 0 then
+    perform agentundo._emit('history_purged', null, to_jsonb(gone) || jsonb_build_object('before', before));
+  end if;
+  return gone;
+end
+$body$;
+comment on function agentundo.purge(interval) is
+  'Deletes history older than an age (default: the setting retention) for good: those invocations can no longer be undone and answer UN011. Spares what is held. Touches no table of yours.';
+
+-- What these two decide must be what is: an old snapshot would not show a revert made meanwhile.
+create or replace function agentundo._require_fresh_snapshots(what text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform agentundo._fail('25001', format('agentundo: %s does not run under %s', what, upper(current_setting('transaction_isolation'))),
+      'Run it in a READ COMMITTED transaction.');
+  end if;
+end
+$body$;
+
+create or replace function agentundo.hold(invocation text, reason text) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  perform agentundo._require_operator('hold invocations');
+  perform agentundo._require_known(array[invocation], null);
+  perform agentundo._lock_invocations(array[invocation]);
+  update agentundo._invocation i set held = nullif(hold.reason, '') where i.id = hold.invocation and i.purged_at is null;
+  if not found then  -- purged while we waited
+    perform agentundo._require_known(array[invocation], null);
+  end if;
+  perform agentundo._emit(case when coalesce(reason, '') = '' then 'hold_released' else 'invocation_held' end, invocation, jsonb_build_object('reason', reason));
+  return (select count(*) from agentundo._change c where c.invocation = hold.invocation);
+end
+$body$;
+comment on function agentundo.hold(text, text) is
+  'Exempts an invocation, with its reverts, from purge(), for a reason that is kept; null as the reason releases it. Returns how many changes that concerns. Changes none of your rows.';
+
+create or replace function agentundo.erase(relation regclass, key jsonb, reason text) returns agentundo.erase_count
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked := agentundo._tracked_table(relation);
+  changes bigint[];
+  ids text[];
+  gone agentundo.erase_count := row(0, 0);
+begin
+  perform agentundo._require_operator('erase');
+  perform agentundo._require_fresh_snapshots('erase');
+  perform agentundo._check_key(t, key);
+  if coalesce(reason, '') = '' then
+    perform agentundo._fail('22023', 'agentundo: an erasure needs a reason', 'Say why, for example the number of the request.');
+  end if;
+  -- Waits for captures and reverts that write to this history now, and lets no new ones begin.
+  execute format('lock table %s in share row exclusive mode', t.history);
+  execute format('select array_agg(distinct h._change) from %s h where %s', t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
+    into changes using key;
+  select array_agg(distinct c.invocation) into ids
+    from agentundo._change c where (c.change = any (changes) or c.source = any (changes)) and c.invocation is not null;
+  perform agentundo._lock_invocations(ids);  -- no revert may be acting on an image that goes
+
+  execute format('delete from %s h where h._change = any ($2) and %s', t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
+    using key, changes;
+  get diagnostics gone.images = row_count;
+  insert into agentundo._erased (tracked, change, key, reason)
+    select t.id, c, encode(sha256(convert_to(erase.key::text, 'UTF8')), 'hex'), erase.reason from unnest(changes) c
+  on conflict do nothing;
+  update agentundo._invocation i set input = null, result = null, error = null
+   where i.id = any (ids) and (i.input is not null or i.result is not null or i.error is not null);
+  get diagnostics gone.inputs = row_count;
+  perform agentundo._emit('row_erased', null, jsonb_build_object('relation', t.name, 'reason', reason) || to_jsonb(gone));
+  return gone;
+end
+$body$;
+comment on function agentundo.erase(regclass, jsonb, text) is
+  'Deletes every captured image of one row for good, and input, result and error of the invocations that touched it; those invocations can no longer take this row back. Erase each key that the row ever had. The row itself in your table stays: delete that yourself.';
+
+-- ==== 18_grants.sql ====
+
+-- 18  Grants: which role may call what; last of all what only the installing role can do
+--
+-- PUBLIC gets nothing, not even USAGE of our schemas: a writer of a tracked table needs no right of
+-- ours, capture runs with the rights of its owner. The marker roles get the functions named here; most
+-- of those judge the caller once more (09_guard.sql). Nobody but the owner gets at tables or at history
+-- (but for `_home`, which tells clients the version).
+--
+-- track(), untrack() and sync() are for operators. They ask for more than this grant: only who may act
+-- for the owner of a table can have it tracked, so an operator who is no member of the owner is refused.
+--
+-- Applied again by every upgrade: what stands here is what holds, grants made by hand on our functions
+-- to the marker roles are taken back, those to other roles stay.
+
+do $body$
+declare
+  -- What tag() and track() call with the caller's own rights.
+  for_tag text[] := array['tag', 'version', '_check_id', '_step', '_note_baseline'];
+  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputy', '_create_deputy', '_admit', '_why_not_trackable',
+                            '_remember_schema', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
+  for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
+  for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version'];
+  for_revert text[] := array['revert', 'revert_run', 'redo'];
+  for_reader text[] := array['check', '_health', '_run_invocations'];  -- the latter two stand in views
+  granted record;
+  function regprocedure;
+begin
+  execute 'revoke all on all functions in schema agentundo from public';
+  for granted in
+    select m.marker, m.functions, m.views from (values
+      ('agentundo_app', for_tag || for_record || for_plan || for_revert, false),
+      ('agentundo_agent', for_tag || for_record, false),
+      ('agentundo_operator', for_tag || for_record || for_plan || for_revert || for_reader || for_track
+        || array['untrack', 'sync', 'purge', 'erase', 'hold', 'set_merge', 'set_trigger', 'set_policy', 'set_scope_owner'], true),
+      ('agentundo_approver', array['version'], false),
+      ('agentundo_auditor', array['version'] || for_plan || for_reader, true)) m (marker, functions, views)
+    where to_regrole(m.marker) is not null
+  loop
+    execute format('grant usage on schema agentundo to %I', granted.marker);
+    execute format('grant select on agentundo._home to %I', granted.marker);  -- clients compare versions
+    execute format('revoke all on all functions in schema agentundo from %I', granted.marker);
+    for function in
+      select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace and p.proname = any (granted.functions)
+    loop
+      execute format('grant execute on function %s to %I', function, granted.marker);
+    end loop;
+    if granted.views then
+      execute format('grant select on agentundo.invocations, agentundo.runs, agentundo.changes, agentundo.events, agentundo.effects, agentundo.tracked to %I',
+        granted.marker);
+    end if;
+  end loop;
+  -- What stands in the statements that it executes.
+  if agentundo._worker() = 'agentundo_worker' then
+    for function in
+      select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace and p.proname in ('_label_now', '_array_as', '_require_unaltered')
+    loop
+      execute format('grant execute on function %s to agentundo_worker', function);
+    end loop;
+  end if;
+end
+$body$;
+
+-- The rest is done as the installing role again.
+reset role;
+
+do $body$
+begin
+  perform set_config('agentundo.internal', '', true);  -- set in 01_schema.sql
+end
+$body$;
+
+do $body$
+begin
+  if not exists (select from pg_event_trigger where evtname = 'agentundo_ddl') then
+    create event trigger agentundo_ddl on ddl_command_end execute function agentundo._on_ddl();
+  end if;
+  if not exists (select from pg_event_trigger where evtname = 'agentundo_drop') then
+    create event trigger agentundo_drop on sql_drop execute function agentundo._on_drop();
+  end if;
+exception when insufficient_privilege then
+  raise notice 'agentundo: % may not create event triggers; changed tables are followed only by agentundo.sync()', current_user
+    using hint = 'A superuser can add them with "agentundo upgrade". Until then call agentundo.sync() after every migration; tagged writes to a changed table are refused before that.';
+end
+$body$;
+
+-- What a deputy is may have changed. Whoever upgrades makes those anew for whose owners he may act.
+do $body$
+declare
+  level regclass;
+begin
+  for level in
+    select m.relation from agentundo._member m join pg_catalog.pg_class c on c.oid = m.relation
+    where agentundo._deputy(m.relation) is null order by m.relation::oid
+  loop
+    begin
+      perform agentundo._deputize(level);
+    exception when others then
+      raise notice 'agentundo: nothing acts for the owner of % any more: %', level, sqlerrm
+        using hint = format('Run "select agentundo.track(%L)" as its owner.', level::text);
+    end;
+  end loop;
+end
+$body$;
+
+commit;
