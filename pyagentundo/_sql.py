@@ -37,11 +37,11 @@ _HEAD = """\
 -- It is one transaction: everything below is there afterwards, or nothing.
 -- Locks:   an advisory lock against a second installer; no table of yours is locked or changed
 --          before you call agentundo.track(); lock_timeout is 3 s.
--- Creates: schemas agentundo and agentundo_history, NOLOGIN roles agentundo_* and event triggers
---          (each of those two only where you may; a NOTICE says what was left out).
--- Grants:  rights on its own functions and views to the roles agentundo_*, none on your tables;
---          the objects belong to agentundo_owner, who is never superuser, or else to you.
--- Undo:    agentundo uninstall, or sql/uninstall.sql run like this script. Roles stay.
+-- Creates: schemas agentundo and agentundo_history, event triggers, NOLOGIN roles agentundo_* (two
+--          with BYPASSRLS); what you may not create is left out, and a NOTICE says so.
+-- Grants:  none on your tables now; track() lets agentundo_worker read and write a table and makes
+--          a SECURITY DEFINER function in its owner's name. The rest belongs to agentundo_owner.
+-- Undo:    agentundo uninstall, or sql/uninstall.sql. Roles stay: other databases may use them.
 """
 
 # Only for the printed script: the installer makes these checks itself, with better messages.

@@ -88,6 +88,10 @@ begin
   if to_regrole('agentundo_owner') is null or not pg_has_role(current_user, 'agentundo_owner', 'member') then
     create schema if not exists agentundo;
     create schema if not exists agentundo_history;
+    if to_regrole('agentundo_owner') is not null then
+      raise notice 'agentundo: % is no member of agentundo_owner, so everything belongs to % itself', current_user, current_user
+        using hint = 'Other people''s constraints will run with the rights of this role. Better let a superuser install.';
+    end if;
   else
     create schema if not exists agentundo authorization agentundo_owner;
     create schema if not exists agentundo_history authorization agentundo_owner;

@@ -91,6 +91,22 @@ $body$
     else agentundo._from(t) end
 $body$;
 
+-- After an uninstall that kept history, or a careless REVOKE, tables have to be tracked anew.
+create or replace function agentundo._require_rights(tables int[]) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  name text := (
+    select t.name from agentundo._tracked t join pg_class c on c.oid = t.relation and c.relkind in ('r', 'p')
+    where t.id = any (tables) and not has_table_privilege(agentundo._worker(), t.relation, 'select') order by t.id limit 1);
+begin
+  if name is not null then
+    perform agentundo._fail('UN003', format('agentundo: %s has lost its rights on %s', agentundo._worker(), name),
+      format('Run "select agentundo.track(%L)" as the owner of the table.', name), jsonb_build_object('relation', name));
+  end if;
+end
+$body$;
+
 -- Per row: before, after, current, and whether anybody wrote since. Statuses are first ones: 'ok',
 -- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
 -- cancel out are not reported. Places are counted from `first_place`.
@@ -116,6 +132,7 @@ begin
         jsonb_build_object('hint', %L, 'rows', c.rows)
       from agentundo._change c where c.change = any ($6) and c.tracked = $9[4]::int$sql$, format('Table %s is gone.', t.name));
   else
+    perform agentundo._require_rights(array[tracked_id]);
     statement := case
       when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
       when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))

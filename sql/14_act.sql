@@ -432,6 +432,7 @@ declare
   silenced jsonb;
   strong regclass[] := array[]::regclass[];
 begin
+  perform agentundo._require_rights(tables);
   perform agentundo._follow(tables);
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
   if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m

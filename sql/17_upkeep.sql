@@ -133,7 +133,9 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 begin
   return coalesce(
-    (select p.problem from agentundo._problems(tracked_id) p where p.severity <> 'info' order by p.severity limit 1), 'ok');
+    (select case when p.object = t.name then '' else p.object || ': ' end || p.problem
+     from agentundo._problems(tracked_id) p join agentundo._tracked t on t.id = tracked_id
+     where p.severity <> 'info' order by p.severity limit 1), 'ok');
 exception when others then
   return 'could not be checked: ' || sqlerrm;
 end

@@ -12,18 +12,20 @@
 -- and schemas is revoked where it was granted to a role of ours; where everything belongs to the
 -- installing role, nobody can tell our grants from its own, and they stay.
 
--- What others have put into the search_path of whoever runs this must not run with his rights.
-set local search_path = pg_catalog, pg_temp;
-
 do $body$
 declare
-  keep boolean := coalesce(current_setting('agentundo.keep_history', true), '') = 'on';
-  shown text := current_setting('client_min_messages');
-  ours oid[] := array_remove(array[to_regrole('agentundo_worker')::oid, to_regrole('agentundo_owner')::oid], null);
+  keep boolean;
+  shown text;
+  ours oid[];
   granted record;
   deputy regproc;
   item text;
 begin
+  -- What others have put into the search_path of whoever runs this must not run with his rights.
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  keep := coalesce(current_setting('agentundo.keep_history', true), '') = 'on';
+  shown := current_setting('client_min_messages');
+  ours := array_remove(array[to_regrole('agentundo_worker')::oid, to_regrole('agentundo_owner')::oid], null);
   if to_regnamespace('agentundo') is null then
     raise notice 'agentundo: nothing to uninstall in database %', current_database();
     return;

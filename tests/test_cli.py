@@ -311,6 +311,18 @@ def test_sql_needs_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stdout.endswith("commit;\n")
 
 
+def test_track_warns_of_rows_that_go_along_uncaptured(db: Connection, cli: Run) -> None:
+    db.execute(
+        "create table public.deals (id int primary key); create table public.orders"
+        " (id int primary key, deal int references public.deals on delete cascade)"
+    )
+    said = cli("track", "public.deals").stderr
+    assert "public.orders: it is not tracked, but rows of it are deleted or changed" in said
+    assert "agentundo.track('public.orders')" in said
+    assert cli("track", "public.orders").stderr == ""
+    assert "public.orders" not in cli("track", "public.deals").stderr
+
+
 def test_track_a_schema(db: Connection, cli: Run) -> None:
     db.execute(
         'create schema "My CRM"; create table "My CRM"."Deals" (id int primary key);'

@@ -196,6 +196,7 @@ def test_database_owner_installs_without_being_superuser(
         attributes == "nocreaterole" and not roles_exist
     )
     assert "event trigger" in left_out
+    assert ("is no member of agentundo_owner" in left_out) is roles_exist
     with opened(dsn) as conn:
         query = "select nspowner::regrole::text from pg_namespace where nspname = 'agentundo'"
         assert value(conn, query) == owner
@@ -471,6 +472,26 @@ def test_dry_run_changes_nothing_and_names_every_step(server: Server, bare_dsn: 
 
 
 # Removal ------------------------------------------------------------------------------------------
+
+
+def test_after_keeping_history_a_plan_says_what_is_missing(bare_dsn: str) -> None:
+    with opened(bare_dsn) as conn:
+        make_deals(conn)
+        former = snapshot(conn, "public.deals")
+        installer.install(conn)
+        conn.execute("select agentundo.track('public.deals')")
+        agent_writes(conn, "call")
+        installer.uninstall(conn, keep_history=True)
+        installer.install(conn)
+        for action in ("plan", "revert"):
+            with pytest.raises(psycopg.DatabaseError) as refused:
+                conn.execute(f"select agentundo.{action}('call')".encode())
+            assert refused.value.sqlstate == "UN003"
+            assert "has lost its rights on public.deals" in str(refused.value)
+            assert "agentundo.track('public.deals')" in (refused.value.diag.message_hint or "")
+        conn.execute("select agentundo.track('public.deals')")
+        conn.execute("select agentundo.revert('call')")
+        assert_same(former, snapshot(conn, "public.deals"))
 
 
 def test_uninstall_leaves_nothing(server: Server, bare_dsn: str) -> None:

@@ -88,7 +88,24 @@ def track(
             # Takes no locks any more; from now on the schema's new tables are tracked as well.
             query = "select agentundo.track_schema(quote_ident(%s)::regnamespace, %s)"
             _each(conn, query, [schema, capture], dry_run)
+        if not dry_run:
+            _warn(conn, [row["relation"] for row in rows])
     _show(rows, as_json, dry_run)
+
+
+def _warn(conn: Connection, tables: list[str]) -> None:
+    """Tell what keeps these tables from being undone wholly: rows that cascade elsewhere."""
+    may = "select has_function_privilege('agentundo.check()', 'execute') as may"
+    if not conn.execute(may).fetchall()[0]["may"]:
+        return
+    found = conn.execute(
+        "select distinct p.* from agentundo.check() p, unnest(%s::text[]) t (name)"
+        " where p.severity <> 'info' and (p.object = t.name or position(t.name in p.problem) > 0)"
+        " order by p.severity, p.object, p.problem",
+        [tables],
+    )
+    for problem in found:
+        notice("{object}: {problem}. {hint}".format(**problem))
 
 
 @click.command()

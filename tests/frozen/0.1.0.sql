@@ -3,11 +3,11 @@
 -- It is one transaction: everything below is there afterwards, or nothing.
 -- Locks:   an advisory lock against a second installer; no table of yours is locked or changed
 --          before you call agentundo.track(); lock_timeout is 3 s.
--- Creates: schemas agentundo and agentundo_history, NOLOGIN roles agentundo_* and event triggers
---          (each of those two only where you may; a NOTICE says what was left out).
--- Grants:  rights on its own functions and views to the roles agentundo_*, none on your tables;
---          the objects belong to agentundo_owner, who is never superuser, or else to you.
--- Undo:    agentundo uninstall, or sql/uninstall.sql run like this script. Roles stay.
+-- Creates: schemas agentundo and agentundo_history, event triggers, NOLOGIN roles agentundo_* (two
+--          with BYPASSRLS); what you may not create is left out, and a NOTICE says so.
+-- Grants:  none on your tables now; track() lets agentundo_worker read and write a table and makes
+--          a SECURITY DEFINER function in its owner's name. The rest belongs to agentundo_owner.
+-- Undo:    agentundo uninstall, or sql/uninstall.sql. Roles stay: other databases may use them.
 
 begin isolation level read committed read write;
 set local search_path = pg_catalog, pg_temp;
@@ -122,6 +122,10 @@ begin
   if to_regrole('agentundo_owner') is null or not pg_has_role(current_user, 'agentundo_owner', 'member') then
     create schema if not exists agentundo;
     create schema if not exists agentundo_history;
+    if to_regrole('agentundo_owner') is not null then
+      raise notice 'agentundo: % is no member of agentundo_owner, so everything belongs to % itself', current_user, current_user
+        using hint = 'Other people''s constraints will run with the rights of this role. Better let a superuser install.';
+    end if;
   else
     create schema if not exists agentundo authorization agentundo_owner;
     create schema if not exists agentundo_history authorization agentundo_owner;
@@ -3218,6 +3222,22 @@ $body$
     else agentundo._from(t) end
 $body$;
 
+-- After an uninstall that kept history, or a careless REVOKE, tables have to be tracked anew.
+create or replace function agentundo._require_rights(tables int[]) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  name text := (
+    select t.name from agentundo._tracked t join pg_class c on c.oid = t.relation and c.relkind in ('r', 'p')
+    where t.id = any (tables) and not has_table_privilege(agentundo._worker(), t.relation, 'select') order by t.id limit 1);
+begin
+  if name is not null then
+    perform agentundo._fail('UN003', format('agentundo: %s has lost its rights on %s', agentundo._worker(), name),
+      format('Run "select agentundo.track(%L)" as the owner of the table.', name), jsonb_build_object('relation', name));
+  end if;
+end
+$body$;
+
 -- Per row: before, after, current, and whether anybody wrote since. Statuses are first ones: 'ok',
 -- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
 -- cancel out are not reported. Places are counted from `first_place`.
@@ -3243,6 +3263,7 @@ begin
         jsonb_build_object('hint', %L, 'rows', c.rows)
       from agentundo._change c where c.change = any ($6) and c.tracked = $9[4]::int$sql$, format('Table %s is gone.', t.name));
   else
+    perform agentundo._require_rights(array[tracked_id]);
     statement := case
       when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
       when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
@@ -5189,6 +5210,7 @@ declare
   silenced jsonb;
   strong regclass[] := array[]::regclass[];
 begin
+  perform agentundo._require_rights(tables);
   perform agentundo._follow(tables);
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
   if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m
@@ -6011,7 +6033,9 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 begin
   return coalesce(
-    (select p.problem from agentundo._problems(tracked_id) p where p.severity <> 'info' order by p.severity limit 1), 'ok');
+    (select case when p.object = t.name then '' else p.object || ': ' end || p.problem
+     from agentundo._problems(tracked_id) p join agentundo._tracked t on t.id = tracked_id
+     where p.severity <> 'info' order by p.severity limit 1), 'ok');
 exception when others then
   return 'could not be checked: ' || sqlerrm;
 end
