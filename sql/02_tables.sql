@@ -60,7 +60,7 @@ create table agentundo._member (
   tracked  int not null references agentundo._tracked on delete cascade,
   shape    text not null,                         -- fingerprint of its columns when its function was made
   emptied  bigint not null default 0,             -- the last change number when it was truncated: older rows are gone
-  filenode oid,                                   -- its storage when last seen; in a partition no change knows it
+  filenode oid,                                   -- its storage when last seen (changes of partitions do not know it); null: emptied since
   rewritten bigint not null default 0             -- the last change number when it was seen to be another
 );
 create index on agentundo._member (tracked);

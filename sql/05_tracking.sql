@@ -383,7 +383,7 @@ begin
     insert into agentundo._member as mb (relation, tracked, shape, filenode)
       values (level.relation, tracked_id, agentundo._shape(level.relation), pg_relation_filenode(level.relation))
       on conflict (relation) do update set tracked = excluded.tracked, shape = excluded.shape, filenode = excluded.filenode,
-        rewritten = case when mb.filenode is distinct from excluded.filenode then agentundo._last_change() else mb.rewritten end
+        rewritten = case when mb.filenode <> excluded.filenode then agentundo._last_change() else mb.rewritten end
       returning * into m;
     if level.relkind = 'r' and not (has_table_privilege(worker, level.relation, 'insert') and has_table_privilege(worker, level.relation, 'select')
         and has_table_privilege(worker, level.relation, 'update') and has_table_privilege(worker, level.relation, 'delete'))

@@ -265,7 +265,7 @@ begin
   end if;
   -- Whoever truncates, and captured or not: rows that are there afterwards are not those of before, however
   -- equal they look.
-  update agentundo._member x set emptied = agentundo._last_change() where x.relation = tg_relid;
+  update agentundo._member x set emptied = agentundo._last_change(), filenode = null where x.relation = tg_relid;
   if tag is null and t.capture = 'agent' then
     return null;
   end if;

@@ -228,7 +228,7 @@ create table agentundo._member (
   tracked  int not null references agentundo._tracked on delete cascade,
   shape    text not null,                         -- fingerprint of its columns when its function was made
   emptied  bigint not null default 0,             -- the last change number when it was truncated: older rows are gone
-  filenode oid,                                   -- its storage when last seen; in a partition no change knows it
+  filenode oid,                                   -- its storage when last seen (changes of partitions do not know it); null: emptied since
   rewritten bigint not null default 0             -- the last change number when it was seen to be another
 );
 create index on agentundo._member (tracked);
@@ -1316,7 +1316,7 @@ begin
     insert into agentundo._member as mb (relation, tracked, shape, filenode)
       values (level.relation, tracked_id, agentundo._shape(level.relation), pg_relation_filenode(level.relation))
       on conflict (relation) do update set tracked = excluded.tracked, shape = excluded.shape, filenode = excluded.filenode,
-        rewritten = case when mb.filenode is distinct from excluded.filenode then agentundo._last_change() else mb.rewritten end
+        rewritten = case when mb.filenode <> excluded.filenode then agentundo._last_change() else mb.rewritten end
       returning * into m;
     if level.relkind = 'r' and not (has_table_privilege(worker, level.relation, 'insert') and has_table_privilege(worker, level.relation, 'select')
         and has_table_privilege(worker, level.relation, 'update') and has_table_privilege(worker, level.relation, 'delete'))
@@ -1893,7 +1893,7 @@ begin
   end if;
   -- Whoever truncates, and captured or not: rows that are there afterwards are not those of before, however
   -- equal they look.
-  update agentundo._member x set emptied = agentundo._last_change() where x.relation = tg_relid;
+  update agentundo._member x set emptied = agentundo._last_change(), filenode = null where x.relation = tg_relid;
   if tag is null and t.capture = 'agent' then
     return null;
   end if;
