@@ -3132,8 +3132,8 @@ comment on function agentundo.set_trigger(regclass, name, text) is
 -- 10  Net: what a set of changes did to each row, and what the row is now
 --
 -- For every key that the set touched: the image before the set, the image after it, the current row.
--- Nearly all keys have one change; they take a straight way through an aggregate. Keys with several
--- are solved as chains:
+-- A set that is one change of a table, as nearly all are, takes a straight way: two images and the row. Of
+-- any other, keys with a single change are simple and the rest are solved as chains:
 --   * between transactions the change number is the order, because row locks serialised them;
 --   * inside one transaction it is not (a user's AFTER ROW trigger on the same table is captured before
 --     the statement that fired it), so images are linked instead: an N that equals another's O cancels,
