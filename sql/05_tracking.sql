@@ -65,7 +65,9 @@ $body$
   from pg_class c
   join pg_proc p on p.proowner = c.relowner and p.proname like '\_deputy\_%'
   where c.oid = relation and p.pronamespace = 'agentundo_history'::regnamespace
-    and p.prosecdef and p.prosrc = agentundo._deputy_source()
+    and p.prosecdef and p.prosrc = agentundo._deputy_source() and oidvectortypes(p.proargtypes) = 'text, regclass, text, text'
+    and p.prolang = (select l.oid from pg_language l where l.lanname = 'plpgsql')
+    and p.proconfig = '{"search_path=pg_catalog, pg_temp",quote_all_identifiers=off}'::text[]
     and not exists (select from aclexplode(p.proacl) a where a.grantee not in (p.proowner, (select n.nspowner from pg_namespace n where n.nspname = 'agentundo')))
   order by p.oid limit 1
 $body$;
@@ -97,10 +99,14 @@ $body$
 declare
   impostor regprocedure;
 begin
+  if not pg_has_role(agentundo._caller(), owner, 'member') then
+    perform agentundo._fail('UN003', format('agentundo: %s does not act for %s', agentundo._caller(), owner), 'Call track() as the owner of the table.');
+  end if;
   for impostor in
     select p.oid from pg_proc p
     where p.pronamespace = 'agentundo_history'::regnamespace and p.proname = deputy
       and (pg_get_userbyid(p.proowner) <> owner or not p.prosecdef or p.prosrc <> agentundo._deputy_source()
+        or oidvectortypes(p.proargtypes) <> 'text, regclass, text, text'
         or exists (select from aclexplode(p.proacl) a where a.grantee not in (p.proowner, (select n.nspowner from pg_namespace n where n.nspname = 'agentundo'))))
   loop
     execute format('drop function %s', impostor);
@@ -185,7 +191,8 @@ begin
   end if;
   -- Our own event trigger need not look at what we do ourselves.
   perform set_config('agentundo.internal', 'on', true);
-  execute format('select %s($1, $2, $3, $4)', deputy) using task, relation, argument, state;
+  -- with these very types, or another function of the name could be meant
+  execute format('select %s($1::text, $2::regclass, $3::text, $4::text)', deputy) using task, relation, argument, state;
   perform set_config('agentundo.internal', '', true);
 end
 $body$;
@@ -340,6 +347,10 @@ begin
       history_name := 'c' || col.attnum || coalesce(
         (select '_' || (count(*) + 1) from pg_attribute h where h.attrelid = t.history and h.attname ~ ('^c' || col.attnum || '(_|$)') having count(*) > 0), '');
       execute format('alter table %s add column %I %s', t.history, history_name, col.type);
+      if to_regtype(col.type)::oid >= 16384 then
+        -- ANALYZE would call functions of the type, which may be the user's, as the owner of history
+        execute format('alter table %s alter column %I set statistics 0', t.history, history_name);
+      end if;
       insert into agentundo._column (tracked, history_column, attnum, name, type, since_change)
       values (tracked_id, history_name, col.attnum, col.attname, col.type,
               case when exists (select from agentundo._change c where c.tracked = tracked_id) then agentundo._last_change() else 0 end);

@@ -64,11 +64,11 @@ begin
 end
 $body$;
 
--- For row triggers: a cheap sum over the columns, and the thorough look where it differs.
-create or replace function agentundo._columns_seen(relation oid) returns numeric
+-- For row triggers: the columns as one text, and the thorough look where it differs.
+create or replace function agentundo._columns_seen(relation oid) returns text
 language sql stable as
 $body$
-  select pg_catalog.sum(pg_catalog.hashtextextended(pg_catalog.format('%s %s %s %s', a.attnum, a.attname, a.atttypid, a.attgenerated), 0))
+  select pg_catalog.string_agg(pg_catalog.format('%s %L %s %s', a.attnum, a.attname, a.atttypid, a.attgenerated), ',' order by a.attnum)
   from pg_catalog.pg_attribute a
   where a.attrelid operator(pg_catalog.=) $1 and a.attnum operator(pg_catalog.>) 0 and not a.attisdropped
 $body$;
@@ -194,7 +194,7 @@ begin
     images_new := format('
       insert into %s (_change, _image%s) values (agentundo_block.agentundo_change, ''N''%s);', t.history, history_list, coalesce(', ' || new_values, ''));
     body := format($sql$
-    if agentundo._columns_seen(tg_relid) operator(pg_catalog.<>) %s::pg_catalog.numeric then
+    if agentundo._columns_seen(tg_relid) operator(pg_catalog.<>) %L::pg_catalog.text then
       perform agentundo._check_shape(%s);
     end if;%s
     if agentundo_op operator(pg_catalog.<>) 'I' then%s

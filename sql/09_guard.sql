@@ -190,6 +190,28 @@ begin
 end
 $body$;
 
+-- Those of the two that are not what they were made. What is STRICT, for one, is not even entered.
+create or replace function agentundo._altered() returns setof name
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select w.name::name
+  from (values ('_look', 's'), ('_act', 'v')) w (name, volatility)
+  left join pg_proc p on p.pronamespace = 'agentundo'::regnamespace and p.proname = w.name
+  where p.oid is null or not p.prosecdef or p.proisstrict or p.provolatile <> w.volatility::"char" or p.proacl is null
+    or exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner)
+    or p.proconfig is distinct from '{"search_path=pg_catalog, pg_temp",quote_all_identifiers=off,row_security=off,jit=off,work_mem=64MB}'::text[]
+$body$;
+
+create or replace function agentundo._require_workers() returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  perform agentundo._fail('UN012', format('agentundo: somebody has altered the function agentundo.%I', a),
+    'Code in a constraint of a tracked table may have done it: find out whose. "agentundo upgrade" makes the function anew.')
+  from agentundo._altered() a;
+end
+$body$;
+
 -- Ours they are, the worker's they become, whoever was let in goes.
 do $body$
 declare

@@ -26,12 +26,15 @@ $body$
     and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.xid = %1$I.xid and v.standing))$sql$, alias)
 $body$;
 
--- The versions that reverts and redos have left in a table. A row that one of them brought to the very
--- image that our set had left is as our set left it, if no stranger wrote it in between.
+-- The versions that reverts and redos have left in a table, and those of changes that were undone and had
+-- come to nothing. A row that one of them brought to the very image that our set had left is as our set left
+-- it, if no stranger wrote it in between.
 create or replace function agentundo._undo_versions_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$
-  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid and c.tracked = $9[4]::int'
+  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid and c.tracked = $9[4]::int
+    union all select c.xmin::text::bigint from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing and not v.reopened
+    join agentundo._change c on c.change = u.change and c.tracked = $9[4]::int'
 $body$;
 
 -- The part of the statement that both kinds of tables begin with: the changes of the set, those by others in
@@ -159,6 +162,9 @@ begin
       e => changes, f => family, g => settled,
       h => array[agentundo._trusted_after(), (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place, tracked_id])
       as net (decisions agentundo._decision[]);
+    if decisions is null then
+      perform agentundo._require_workers();
+    end if;
     exit when not straight or agentundo._stayed_straight(t, changes, decisions);
     straight := false;
     statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes));

@@ -203,7 +203,7 @@ declare
   found_more bigint;
   own int[];  -- rows that constraints would hold up even if all others went back
 begin
-  perform agentundo._refuse_oversized(changes);
+  perform agentundo._require_workers(), agentundo._refuse_oversized(changes);
   for one in select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1 loop
     d := d || agentundo._net(one, changes, family, settled, cardinality(d));
   end loop;

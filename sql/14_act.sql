@@ -369,7 +369,7 @@ begin
     with path as materialized (select set_config('search_path', $5, true)),
     work as materialized (select x.* from path, unnest($1) x where x.status in ('ok', 'merge') and x.action <> 'none')%s
     select '{}'::bigint[]%s$sql$, ctes, counts), path, d);
-  if done <> planned then
+  if done is distinct from planned then
     raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back',
       hint = 'Call revert again.';
   end if;
@@ -432,7 +432,7 @@ declare
   silenced jsonb;
   strong regclass[] := array[]::regclass[];
 begin
-  perform agentundo._require_rights(tables);
+  perform agentundo._require_workers(), agentundo._require_rights(tables);
   perform agentundo._follow(tables);
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
   if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m

@@ -62,41 +62,22 @@ begin
 end
 $body$;
 
--- Marks what has been taken back. A change counts as covered only when all of its rows are; what was
--- skipped stays uncovered, so that the next revert finds it.
+-- Marks what has been taken back. Where a row of a table was skipped, all changes of that table stay
+-- uncovered: rows that the set wrote more than once are chains of several changes, and of half a chain
+-- nobody could tell what it had come to. The next revert finds what is left by looking at each row.
 create or replace function agentundo._cover(ids text[], changes bigint[], d agentundo._decision[], revert_id text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  t agentundo._tracked;
-  left_over bigint[] := array[]::bigint[];
-  more bigint[];
-  same_key text;
+  left_over bigint[] := array(
+    select c.change from agentundo._change c
+    where c.change = any (changes)
+      and c.tracked in (select x.tracked from unnest(d) x where x.status = 'skip' or x.status in ('ok', 'done') and x.detail ? 'segments'));
   v record;
 begin
-  for t in
-    select * from agentundo._tracked x
-    where x.id in (select y.tracked from unnest(d) y where y.status = 'skip' or y.status in ('ok', 'done') and y.detail ? 'segments')
-  loop
-    same_key := agentundo._same_key(t.id, 'h', 'k');
-    if same_key is null or t.relation is null then
-      more := array(select c.change from agentundo._change c where c.change = any (changes) and c.tracked = t.id);
-    else
-      execute format($sql$
-        select array_agg(distinct c.change)
-        from unnest($1) x
-        cross join lateral unnest(array[x.before, x.after]) e (tid)
-        join lateral (select * from %1$s k where k.ctid = e.tid offset 0) k on true
-        join agentundo._change c on c.change = any ($2) and c.tracked = x.tracked
-        join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
-        where x.tracked = $3 and (x.status = 'skip' or x.status in ('ok', 'done') and x.detail ? 'segments')$sql$, t.history, same_key)
-        into more using d, changes, t.id;
-    end if;
-    left_over := left_over || coalesce(more, '{}') || array(
-      select x.change from unnest(d) x where x.tracked = t.id and x.status = 'skip' and x.before is null and x.after is null);
-  end loop;
   insert into agentundo._reverted (change, revert, invocation)
-    select c.change, revert_id, c.invocation from agentundo._change c where c.change = any (changes) and c.change <> all (left_over);
+    select c.change, revert_id, c.invocation from agentundo._change c where c.change = any (changes) and c.change <> all (left_over)
+  on conflict do nothing;
   update agentundo._revert r set partial = left_over <> '{}' where r.id = revert_id;
 
   -- A revert that has been taken back wholly stands no longer; one whose redo was taken back stands again.
@@ -112,7 +93,8 @@ begin
         select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number
           and not exists (select from unnest(agentundo._uncovered(array[r.id])) u)),
       reopened = exists (
-        select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number and w.partial)
+        select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number and w.partial
+          and exists (select from agentundo._change c where c.invocation = w.id and c.xid = w.xid))
     where r.id = v.id;
   end loop;
 end

@@ -178,11 +178,9 @@ begin
       'Create the role agentundo_owner and install again, or own them by a role without SUPERUSER.'
     from pg_roles where oid = ours and rolsuper
     union all
-    select 'error', format('agentundo.%I', p.proname), 'somebody has altered it or let others call it; undos are refused',
+    select 'error', format('agentundo.%I', a), 'somebody has altered it or let others call it; undos are refused',
       'Code in a constraint of a tracked table may have done it: find out whose. "agentundo upgrade" makes the function anew.'
-    from (values ('_look'), ('_act')) w (name)
-    left join pg_proc p on p.pronamespace = 'agentundo'::regnamespace and p.proname = w.name
-    where p.oid is null or not p.prosecdef or p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner)
+    from agentundo._altered() a
     union all
     select 'error', 'agentundo_history', format('%s may create objects in it, and could pretend that they are ours', a.grantee::regrole),
       format('Run "revoke create on schema agentundo_history from %s".', a.grantee::regrole)

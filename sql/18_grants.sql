@@ -48,6 +48,14 @@ begin
         granted.marker);
     end if;
   end loop;
+  -- Functions of triggers are lent for the moment in which a trigger is made, no longer.
+  for granted in
+    select p.oid::regprocedure as function, a.grantee::regrole as guest
+    from pg_proc p cross join lateral aclexplode(p.proacl) a
+    where p.pronamespace = 'agentundo'::regnamespace and p.prorettype = 'trigger'::regtype and a.grantee not in (0, p.proowner)
+  loop
+    execute format('revoke all on function %s from %s', granted.function, granted.guest);
+  end loop;
   -- What stands in the statements that it executes.
   if agentundo._worker() = 'agentundo_worker' then
     for function in

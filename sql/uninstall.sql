@@ -48,7 +48,7 @@ begin
     end if;
     begin
       if deputy is not null then
-        execute format('select %s(''revoke'', $1, null, null)', deputy) using granted.relation::regclass;
+        execute format('select %s(''revoke''::text, $1::regclass, null::text, null::text)', deputy) using granted.relation::regclass;
       else
         execute format('revoke all on %s from %s', granted.object, granted.grantee);
       end if;

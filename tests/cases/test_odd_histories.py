@@ -209,3 +209,58 @@ def test_a_partitioned_table_that_was_rewritten_is_compared_by_value(
     assert reasons(db, call) == {}
     assert revert(db, call).status == "reverted"
     assert db.execute("select id, v from t order by id").fetchall() == [(1, 1), (2, 2), (11, 1)]
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        ["delete from t where id = 2", "insert into t values (2, 2), (3, 3)"],
+        ["update t set v = 5 where id = 2", "update t set v = 2 where id = 2 or id = 3"],
+    ],
+)
+@pytest.mark.parametrize("transactions", [1, 2])
+def test_two_partial_undos_leave_rows_that_came_to_nothing(
+    db: Connection, writes: list[str], transactions: int
+) -> None:
+    db.execute("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
+    if "update" in writes[0]:
+        db.execute("insert into t values (3, 3)")
+    track(db, "t")
+    for chunk in [writes] if transactions == 1 else [[one] for one in writes]:
+        write(db, *chunk, tag="call")
+    db.execute("update t set v = 8 where id = 3")
+    before = everything(db)
+    for _ in range(3):
+        assert revert(db, "call", on_conflict="skip").status == "partially_reverted"
+        assert_same(before, everything(db))
+    assert revert(db, "call", **FORCE).status == "reverted"
+    rows = db.execute("select * from t order by id").fetchall()
+    assert rows == [(1, 1), (2, 2)] + ([(3, 3)] if "update" in writes[0] else [])
+
+
+def test_a_redo_that_skipped_everything_has_redone_nothing(db: Connection) -> None:
+    db.execute("create table t (id int primary key, v int); insert into t values (1, 1)")
+    track(db, "t")
+    call = write(db, "update t set v = 5")
+    revert(db, call)
+    db.execute("update t set v = 9")
+    before = everything(db)
+    assert redo(db, call, on_conflict="skip").counts == (0, 0, 0, 1, 1)
+    assert status(db, call) == "reverted"
+    assert revert(db, call).status == "already_reverted"
+    assert_same(before, everything(db))
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_undoing_what_came_to_nothing_does_not_stop_earlier_undos(
+    db: Connection, together: bool
+) -> None:
+    db.execute("create table t (id int primary key, v int); insert into t values (1, 0)")
+    track(db, "t")
+    before = everything(db)
+    write(db, "update t set v = 1", tag="a")
+    write(db, "update t set v = 5", "update t set v = 1", tag="b")
+    assert revert(db, "b").status == "reverted"
+    assert reasons(db, "a") == {}
+    assert revert(db, ["a", "b"] if together else "a").status == "reverted"
+    assert_same(before, everything(db))

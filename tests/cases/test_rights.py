@@ -422,6 +422,7 @@ def test_planning_a_statement_runs_constants_of_indexes_as_the_worker_only(
         "alter function agentundo.{function} security invoker",
         "grant execute on function agentundo.{function} to public",
         "alter function agentundo.{function} set search_path = hers",
+        "alter function agentundo.{function} strict",
     ],
 )
 @pytest.mark.parametrize("function", ["_look", "_act"])
@@ -586,3 +587,72 @@ def test_operators_in_the_search_path_of_a_superuser_are_not_called(
     db.execute("select agentundo.untrack('public.child'), agentundo.sync()")
     db.execute("reset search_path")
     assert _proof(db) == set()
+
+
+def test_analyze_of_history_calls_no_function_of_a_users_type(
+    db: Connection, connect: Connect, mallory: str
+) -> None:
+    """It runs with the rights of the owner of history, and autovacuum does it unasked."""
+    hand = connect(user=mallory)
+    hand.execute(
+        "create function hers.apart(a int, b int) returns float8 language plpgsql immutable as"
+        " $$ begin return a - b + hers.one(1); end $$;"
+        "create type hers.span as range (subtype = int4, subtype_diff = hers.apart);"
+        "create table hers.t (id int primary key, x hers.span, xs hers.span[]);"
+        "insert into hers.t select i, hers.span(i, i + 5), array[hers.span(i, i + 2)]"
+        " from generate_series(1, 50) i"
+    )
+    track(db, "hers.t")
+    with hand.transaction():
+        hand.execute("set local agent.invocation = 'call'")
+        hand.execute("update hers.t set x = hers.span(1, lower(x) + 9), xs = null")
+    history = db.execute("select history::text from agentundo._tracked").fetchone()
+    assert history is not None
+    db.execute(f"analyze {history[0]}".encode())
+    assert _proof(db) == set()
+    assert revert(db, "call").counts == (0, 0, 50, 0, 0)
+
+
+def test_a_deputy_is_called_by_its_very_types(
+    db: Connection, connect: Connect, make_role: Any
+) -> None:
+    """Another function of its name and text beside it must not lend its good looks to a third."""
+    operator = make_role(member_of="agentundo_operator")
+    db.execute(
+        sql.SQL(
+            "create schema hers authorization {role}; create table public.proof (who text);"
+            "grant insert on public.proof to public"
+        ).format(role=sql.Identifier(operator))
+    )
+    hand = connect(user=operator)
+    hand.execute("create table hers.t (id int primary key)")
+    track(hand, "hers.t")
+    hand.execute("select agentundo._admit(%s, true)", [operator])
+    name, source = db.execute(
+        "select proname, prosrc from pg_proc where pronamespace = 'agentundo_history'::regnamespace"
+    ).fetchone() or ("", "")
+    for signature, body, options in (
+        ("task text, relation oid, argument text, state text", source, "security definer"),
+        (
+            "task text, relation regclass, argument text, state text",
+            "begin insert into public.proof values (current_user); end",
+            "security invoker",
+        ),
+    ):
+        hand.execute(
+            sql.SQL(
+                "create or replace function agentundo_history.{name}({signature}) returns void"
+                " language plpgsql {options} set search_path = pg_catalog, pg_temp"
+                " set quote_all_identifiers = off as {body}"
+            ).format(
+                name=sql.Identifier(name),
+                signature=sql.SQL(signature),
+                options=sql.SQL(options),
+                body=body,
+            )
+        )
+    hand.execute("alter table hers.t disable trigger agentundo_insert")
+    with pytest.raises(psycopg.DatabaseError) as refused:
+        db.execute("select agentundo.sync()")
+    assert refused.value.sqlstate == "UN003"
+    assert db.execute("select * from public.proof").fetchall() == []

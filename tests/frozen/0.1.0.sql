@@ -998,7 +998,9 @@ $body$
   from pg_class c
   join pg_proc p on p.proowner = c.relowner and p.proname like '\_deputy\_%'
   where c.oid = relation and p.pronamespace = 'agentundo_history'::regnamespace
-    and p.prosecdef and p.prosrc = agentundo._deputy_source()
+    and p.prosecdef and p.prosrc = agentundo._deputy_source() and oidvectortypes(p.proargtypes) = 'text, regclass, text, text'
+    and p.prolang = (select l.oid from pg_language l where l.lanname = 'plpgsql')
+    and p.proconfig = '{"search_path=pg_catalog, pg_temp",quote_all_identifiers=off}'::text[]
     and not exists (select from aclexplode(p.proacl) a where a.grantee not in (p.proowner, (select n.nspowner from pg_namespace n where n.nspname = 'agentundo')))
   order by p.oid limit 1
 $body$;
@@ -1030,10 +1032,14 @@ $body$
 declare
   impostor regprocedure;
 begin
+  if not pg_has_role(agentundo._caller(), owner, 'member') then
+    perform agentundo._fail('UN003', format('agentundo: %s does not act for %s', agentundo._caller(), owner), 'Call track() as the owner of the table.');
+  end if;
   for impostor in
     select p.oid from pg_proc p
     where p.pronamespace = 'agentundo_history'::regnamespace and p.proname = deputy
       and (pg_get_userbyid(p.proowner) <> owner or not p.prosecdef or p.prosrc <> agentundo._deputy_source()
+        or oidvectortypes(p.proargtypes) <> 'text, regclass, text, text'
         or exists (select from aclexplode(p.proacl) a where a.grantee not in (p.proowner, (select n.nspowner from pg_namespace n where n.nspname = 'agentundo'))))
   loop
     execute format('drop function %s', impostor);
@@ -1118,7 +1124,8 @@ begin
   end if;
   -- Our own event trigger need not look at what we do ourselves.
   perform set_config('agentundo.internal', 'on', true);
-  execute format('select %s($1, $2, $3, $4)', deputy) using task, relation, argument, state;
+  -- with these very types, or another function of the name could be meant
+  execute format('select %s($1::text, $2::regclass, $3::text, $4::text)', deputy) using task, relation, argument, state;
   perform set_config('agentundo.internal', '', true);
 end
 $body$;
@@ -1273,6 +1280,10 @@ begin
       history_name := 'c' || col.attnum || coalesce(
         (select '_' || (count(*) + 1) from pg_attribute h where h.attrelid = t.history and h.attname ~ ('^c' || col.attnum || '(_|$)') having count(*) > 0), '');
       execute format('alter table %s add column %I %s', t.history, history_name, col.type);
+      if to_regtype(col.type)::oid >= 16384 then
+        -- ANALYZE would call functions of the type, which may be the user's, as the owner of history
+        execute format('alter table %s alter column %I set statistics 0', t.history, history_name);
+      end if;
       insert into agentundo._column (tracked, history_column, attnum, name, type, since_change)
       values (tracked_id, history_name, col.attnum, col.attname, col.type,
               case when exists (select from agentundo._change c where c.tracked = tracked_id) then agentundo._last_change() else 0 end);
@@ -1692,11 +1703,11 @@ begin
 end
 $body$;
 
--- For row triggers: a cheap sum over the columns, and the thorough look where it differs.
-create or replace function agentundo._columns_seen(relation oid) returns numeric
+-- For row triggers: the columns as one text, and the thorough look where it differs.
+create or replace function agentundo._columns_seen(relation oid) returns text
 language sql stable as
 $body$
-  select pg_catalog.sum(pg_catalog.hashtextextended(pg_catalog.format('%s %s %s %s', a.attnum, a.attname, a.atttypid, a.attgenerated), 0))
+  select pg_catalog.string_agg(pg_catalog.format('%s %L %s %s', a.attnum, a.attname, a.atttypid, a.attgenerated), ',' order by a.attnum)
   from pg_catalog.pg_attribute a
   where a.attrelid operator(pg_catalog.=) $1 and a.attnum operator(pg_catalog.>) 0 and not a.attisdropped
 $body$;
@@ -1822,7 +1833,7 @@ begin
     images_new := format('
       insert into %s (_change, _image%s) values (agentundo_block.agentundo_change, ''N''%s);', t.history, history_list, coalesce(', ' || new_values, ''));
     body := format($sql$
-    if agentundo._columns_seen(tg_relid) operator(pg_catalog.<>) %s::pg_catalog.numeric then
+    if agentundo._columns_seen(tg_relid) operator(pg_catalog.<>) %L::pg_catalog.text then
       perform agentundo._check_shape(%s);
     end if;%s
     if agentundo_op operator(pg_catalog.<>) 'I' then%s
@@ -2981,6 +2992,28 @@ begin
 end
 $body$;
 
+-- Those of the two that are not what they were made. What is STRICT, for one, is not even entered.
+create or replace function agentundo._altered() returns setof name
+language sql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+  select w.name::name
+  from (values ('_look', 's'), ('_act', 'v')) w (name, volatility)
+  left join pg_proc p on p.pronamespace = 'agentundo'::regnamespace and p.proname = w.name
+  where p.oid is null or not p.prosecdef or p.proisstrict or p.provolatile <> w.volatility::"char" or p.proacl is null
+    or exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner)
+    or p.proconfig is distinct from '{"search_path=pg_catalog, pg_temp",quote_all_identifiers=off,row_security=off,jit=off,work_mem=64MB}'::text[]
+$body$;
+
+create or replace function agentundo._require_workers() returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  perform agentundo._fail('UN012', format('agentundo: somebody has altered the function agentundo.%I', a),
+    'Code in a constraint of a tracked table may have done it: find out whose. "agentundo upgrade" makes the function anew.')
+  from agentundo._altered() a;
+end
+$body$;
+
 -- Ours they are, the worker's they become, whoever was let in goes.
 do $body$
 declare
@@ -3157,12 +3190,15 @@ $body$
     and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.xid = %1$I.xid and v.standing))$sql$, alias)
 $body$;
 
--- The versions that reverts and redos have left in a table. A row that one of them brought to the very
--- image that our set had left is as our set left it, if no stranger wrote it in between.
+-- The versions that reverts and redos have left in a table, and those of changes that were undone and had
+-- come to nothing. A row that one of them brought to the very image that our set had left is as our set left
+-- it, if no stranger wrote it in between.
 create or replace function agentundo._undo_versions_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$
-  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid and c.tracked = $9[4]::int'
+  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid and c.tracked = $9[4]::int
+    union all select c.xmin::text::bigint from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing and not v.reopened
+    join agentundo._change c on c.change = u.change and c.tracked = $9[4]::int'
 $body$;
 
 -- The part of the statement that both kinds of tables begin with: the changes of the set, those by others in
@@ -3290,6 +3326,9 @@ begin
       e => changes, f => family, g => settled,
       h => array[agentundo._trusted_after(), (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place, tracked_id])
       as net (decisions agentundo._decision[]);
+    if decisions is null then
+      perform agentundo._require_workers();
+    end if;
     exit when not straight or agentundo._stayed_straight(t, changes, decisions);
     straight := false;
     statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes));
@@ -4575,7 +4614,7 @@ declare
   found_more bigint;
   own int[];  -- rows that constraints would hold up even if all others went back
 begin
-  perform agentundo._refuse_oversized(changes);
+  perform agentundo._require_workers(), agentundo._refuse_oversized(changes);
   for one in select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1 loop
     d := d || agentundo._net(one, changes, family, settled, cardinality(d));
   end loop;
@@ -5147,7 +5186,7 @@ begin
     with path as materialized (select set_config('search_path', $5, true)),
     work as materialized (select x.* from path, unnest($1) x where x.status in ('ok', 'merge') and x.action <> 'none')%s
     select '{}'::bigint[]%s$sql$, ctes, counts), path, d);
-  if done <> planned then
+  if done is distinct from planned then
     raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back',
       hint = 'Call revert again.';
   end if;
@@ -5210,7 +5249,7 @@ declare
   silenced jsonb;
   strong regclass[] := array[]::regclass[];
 begin
-  perform agentundo._require_rights(tables);
+  perform agentundo._require_workers(), agentundo._require_rights(tables);
   perform agentundo._follow(tables);
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
   if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m
@@ -5321,41 +5360,22 @@ begin
 end
 $body$;
 
--- Marks what has been taken back. A change counts as covered only when all of its rows are; what was
--- skipped stays uncovered, so that the next revert finds it.
+-- Marks what has been taken back. Where a row of a table was skipped, all changes of that table stay
+-- uncovered: rows that the set wrote more than once are chains of several changes, and of half a chain
+-- nobody could tell what it had come to. The next revert finds what is left by looking at each row.
 create or replace function agentundo._cover(ids text[], changes bigint[], d agentundo._decision[], revert_id text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  t agentundo._tracked;
-  left_over bigint[] := array[]::bigint[];
-  more bigint[];
-  same_key text;
+  left_over bigint[] := array(
+    select c.change from agentundo._change c
+    where c.change = any (changes)
+      and c.tracked in (select x.tracked from unnest(d) x where x.status = 'skip' or x.status in ('ok', 'done') and x.detail ? 'segments'));
   v record;
 begin
-  for t in
-    select * from agentundo._tracked x
-    where x.id in (select y.tracked from unnest(d) y where y.status = 'skip' or y.status in ('ok', 'done') and y.detail ? 'segments')
-  loop
-    same_key := agentundo._same_key(t.id, 'h', 'k');
-    if same_key is null or t.relation is null then
-      more := array(select c.change from agentundo._change c where c.change = any (changes) and c.tracked = t.id);
-    else
-      execute format($sql$
-        select array_agg(distinct c.change)
-        from unnest($1) x
-        cross join lateral unnest(array[x.before, x.after]) e (tid)
-        join lateral (select * from %1$s k where k.ctid = e.tid offset 0) k on true
-        join agentundo._change c on c.change = any ($2) and c.tracked = x.tracked
-        join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
-        where x.tracked = $3 and (x.status = 'skip' or x.status in ('ok', 'done') and x.detail ? 'segments')$sql$, t.history, same_key)
-        into more using d, changes, t.id;
-    end if;
-    left_over := left_over || coalesce(more, '{}') || array(
-      select x.change from unnest(d) x where x.tracked = t.id and x.status = 'skip' and x.before is null and x.after is null);
-  end loop;
   insert into agentundo._reverted (change, revert, invocation)
-    select c.change, revert_id, c.invocation from agentundo._change c where c.change = any (changes) and c.change <> all (left_over);
+    select c.change, revert_id, c.invocation from agentundo._change c where c.change = any (changes) and c.change <> all (left_over)
+  on conflict do nothing;
   update agentundo._revert r set partial = left_over <> '{}' where r.id = revert_id;
 
   -- A revert that has been taken back wholly stands no longer; one whose redo was taken back stands again.
@@ -5371,7 +5391,8 @@ begin
         select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number
           and not exists (select from unnest(agentundo._uncovered(array[r.id])) u)),
       reopened = exists (
-        select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number and w.partial)
+        select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number and w.partial
+          and exists (select from agentundo._change c where c.invocation = w.id and c.xid = w.xid))
     where r.id = v.id;
   end loop;
 end
@@ -6078,11 +6099,9 @@ begin
       'Create the role agentundo_owner and install again, or own them by a role without SUPERUSER.'
     from pg_roles where oid = ours and rolsuper
     union all
-    select 'error', format('agentundo.%I', p.proname), 'somebody has altered it or let others call it; undos are refused',
+    select 'error', format('agentundo.%I', a), 'somebody has altered it or let others call it; undos are refused',
       'Code in a constraint of a tracked table may have done it: find out whose. "agentundo upgrade" makes the function anew.'
-    from (values ('_look'), ('_act')) w (name)
-    left join pg_proc p on p.pronamespace = 'agentundo'::regnamespace and p.proname = w.name
-    where p.oid is null or not p.prosecdef or p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner)
+    from agentundo._altered() a
     union all
     select 'error', 'agentundo_history', format('%s may create objects in it, and could pretend that they are ours', a.grantee::regrole),
       format('Run "revoke create on schema agentundo_history from %s".', a.grantee::regrole)
@@ -6330,6 +6349,14 @@ begin
       execute format('grant select on agentundo.invocations, agentundo.runs, agentundo.changes, agentundo.events, agentundo.effects, agentundo.tracked to %I',
         granted.marker);
     end if;
+  end loop;
+  -- Functions of triggers are lent for the moment in which a trigger is made, no longer.
+  for granted in
+    select p.oid::regprocedure as function, a.grantee::regrole as guest
+    from pg_proc p cross join lateral aclexplode(p.proacl) a
+    where p.pronamespace = 'agentundo'::regnamespace and p.prorettype = 'trigger'::regtype and a.grantee not in (0, p.proowner)
+  loop
+    execute format('revoke all on function %s from %s', granted.function, granted.guest);
   end loop;
   -- What stands in the statements that it executes.
   if agentundo._worker() = 'agentundo_worker' then
