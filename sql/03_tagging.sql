@@ -117,10 +117,13 @@ create or replace function agentundo._note_baseline() returns void
 language plpgsql as
 $body$
 begin
-  perform set_config('agentundo.baseline',
-    case when pg_current_xact_id_if_assigned() is null then ''
-         else (select coalesce(jsonb_object_agg(s.relid, s.n_tup_ins + s.n_tup_upd + s.n_tup_del), '{}')::text
-               from pg_stat_xact_user_tables s where s.n_tup_ins + s.n_tup_upd + s.n_tup_del > 0) end,
-    true);
+  if pg_catalog.pg_current_xact_id_if_assigned() is null then
+    perform pg_catalog.set_config('agentundo.baseline', '', true);  -- the usual case, and the plan below is dear to start
+    return;
+  end if;
+  perform pg_catalog.set_config('agentundo.baseline', (
+      select coalesce(pg_catalog.jsonb_object_agg(s.relid, s.n_tup_ins operator(pg_catalog.+) s.n_tup_upd operator(pg_catalog.+) s.n_tup_del), '{}')::pg_catalog.text
+      from pg_catalog.pg_stat_xact_user_tables s
+      where s.n_tup_ins operator(pg_catalog.+) s.n_tup_upd operator(pg_catalog.+) s.n_tup_del operator(pg_catalog.>) 0), true);
 end
 $body$;
