@@ -2805,8 +2805,9 @@ comment on function agentundo.row_version(regclass, jsonb) is
 
 -- 09  Guard: who may do what
 --
--- What lives here: the judgement of the calling role, and the few things a team decides for itself:
--- its policies, the owners of its scopes, what a revert does with merges and with its triggers.
+-- What lives here: the judgement of the calling role; the two functions as which other people's code runs;
+-- and the few things a team decides for itself: its policies, the owners of its scopes, what a revert does
+-- with merges and with its triggers.
 --
 -- All functions of ours run with our rights and judge the caller: the role that SET ROLE put in force,
 -- else the session's own (_caller()). Three kinds of people revert:
