@@ -152,6 +152,10 @@ create sequence agentundo._change_number cache 1;   -- row locks order the chang
 --
 -- A revert's own changes do not store images again: `source` names the change that holds them, and
 -- `inverted` says that before and after are exchanged.
+--
+-- A revert that has to take away a row which is gone already, or may not bring one back, writes no row; but
+-- that it stands for this row, too, has to be known to whoever undoes the other half. That is a change which
+-- is `void`: with images, of no rows.
 create table agentundo._change (
   change       bigint primary key default pg_catalog.nextval('agentundo._change_number'),
   xid          xid8 not null default pg_catalog.pg_current_xact_id(),
@@ -165,6 +169,7 @@ create table agentundo._change (
   depth        smallint not null,                 -- trigger nesting
   operation    "char" not null,                   -- I, U, D, T
   inverted     boolean not null default false,
+  void         boolean not null default false,
   role         name not null default session_user,
   invocation   text,                              -- null: untagged, captured because of capture = 'all'
   application  text,

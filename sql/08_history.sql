@@ -170,7 +170,8 @@ select c.change, c.invocation, coalesce(i.run, c.run) as run, coalesce(i.step, c
    where r.change = c.change and v.standing and not v.reopened order by v.number desc limit 1) as covered_by
 from agentundo._change c
 left join agentundo._names t on t.tracked = c.tracked
-left join agentundo._invocation i on i.id = c.invocation;
+left join agentundo._invocation i on i.id = c.invocation
+where not c.void;
 comment on view agentundo.changes is
   'Every captured statement per table: which invocation made it, how many rows, and which revert has taken it back. Without values of rows.';
 
@@ -457,7 +458,7 @@ begin
       cross join lateral unnest(%L::text[]) with ordinality n (name, position)
       where p.before is null or p.after is null or (p.before -> n.name)::text is distinct from (p.after -> n.name)::text$sql$,
       quote_literal(t.name),
-      agentundo._pairs_sql(t, format('select change, coalesce(source, change) as source, inverted from agentundo._change where invocation = $1 and tracked = %s', t.id), 'true'),
+      agentundo._pairs_sql(t, format('select change, coalesce(source, change) as source, inverted from agentundo._change where invocation = $1 and tracked = %s and not void', t.id), 'true'),
       agentundo._shown_names(t.id));
   end loop;
   if parts <> '{}' then
@@ -491,7 +492,7 @@ begin
     left join agentundo._invocation i on i.id = c.invocation
     order by c.change, p.item$sql$,
     agentundo._pairs_sql(t, format(
-      'select change, change as source, inverted from agentundo._change where tracked = %1$s and source is null
+      'select change, change as source, inverted from agentundo._change where tracked = %1$s and source is null and not void
        union all select change, source, inverted from agentundo._change where tracked = %1$s and source is not null', t.id),
       agentundo._match_sql(t.id, 'h', 'history', '$1')))
     using key, agentundo._shown_names(t.id);

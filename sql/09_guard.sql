@@ -177,7 +177,7 @@ begin
 end
 $body$;
 
-create or replace function agentundo._act(statement text, path text default null, a agentundo._decision[] default null) returns setof bigint[]
+create or replace function agentundo._act(statement text, a agentundo._decision[] default null) returns setof bigint[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
 $body$
@@ -186,7 +186,7 @@ begin
   if statement like 'set constraints%' then
     execute statement;
   else
-    return query execute statement using a, null, null, null, path;
+    return query execute statement using a;
   end if;
 end
 $body$;

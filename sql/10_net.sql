@@ -21,8 +21,8 @@
 create or replace function agentundo._stranger_sql(alias text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select format($sql$(
-    not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing and not v.reopened where u.change = %1$I.change)
+  select format($sql$(not %1$I.void
+    and not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing and not v.reopened where u.change = %1$I.change)
     and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.xid = %1$I.xid and v.standing))$sql$, alias)
 $body$;
 
@@ -45,7 +45,7 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
 $body$
   select agentundo._fill($sql$
   with change as materialized (
-    select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation
+    select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation, c.void
     from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
   foreigner as materialized (
     select f.change, f.xid, coalesce(f.source, f.change) as source
@@ -206,7 +206,7 @@ $body$;
 create or replace function agentundo._is_straight(t agentundo._tracked, changes bigint[]) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select count(*) = 1
+  select count(*) = 1 and not bool_or(s.void)
     and not exists (
       select from agentundo._change f
       where f.tracked = t.id and f.xid = any (array_agg(s.xid)) and f.change <> all (changes))
@@ -247,10 +247,9 @@ create or replace function agentundo._verdict_sql(t agentundo._tracked) returns 
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$
-  select $9[4]::int, change, part, cur, before, after,
-    case when before is not null then before_change end, case when after is not null then after_change end,
-    case when before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when after is null and cur is null then 'insert'
-      when cur is null then 'insert' else 'update' end,
+  select $9[4]::int, change, part, cur, coalesce(before, not_back), after,
+    case when before is not null then before_change when not_back is not null then image_change end, case when after is not null then after_change end,
+    case when overtaken or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
     case when %1$s then 'conflict'
       when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
     case when %1$s then 'schema_changed'
@@ -261,13 +260,36 @@ $body$
     case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status, 'at', at) end
   from (
     select *,
-      case when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
+      case when before is null and after is null then image end as not_back,
+      case when overtaken then 'done'
+        when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
         when after is not null then case when untouched then 'ok' when taken_back then 'done' else 'conflict' end
-        when cur is null then case when resurrected then 'done' else 'ok' end when taken_back then 'done' else 'conflict' end as first_status,
-      case when after is not null and cur is null then case when before is not null then 'row_deleted' end
+        when before is null then 'done'
+        when cur is null then case when gone_since then 'conflict' else 'ok' end
+        when taken_back then 'done' else 'conflict' end as first_status,
+      case when overtaken then null
+        when after is not null and cur is null then case when before is not null then 'row_deleted' end
         when after is not null then case when untouched or taken_back then null when matches then 'row_rewritten' else 'row_changed' end
-        when cur is not null and not coalesce(taken_back, false) then 'row_exists' end as first_reason
-    from judged) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
+        when before is null then null
+        when cur is null then case when gone_since then 'row_deleted' end
+        when not coalesce(taken_back, false) then 'row_exists' end as first_reason
+    from judged
+  ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
+$body$;
+
+-- The keys that others, who stand, have written since: if such a row is absent now, one of them or somebody
+-- unseen has meant it to be, and it is not ours to bring back. A CTE that is left open for more conditions.
+create or replace function agentundo._written_since_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$
+  written_since as materialized (
+    select f.change, {{h_keys}}
+    from agentundo._change f
+    join {{history}} h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $9[4]::int and f.change > (select min(change) from change)
+      and f.change <> all ($6) and f.change <> all ($7) and {{stranger}} and exists (select from net where after is null)$sql$,
+    jsonb_build_object('history', t.history, 'h_keys', agentundo._key_list(t.id, 'h'), 'stranger', agentundo._stranger_sql('f')))
 $body$;
 
 -- The straight way, see _is_straight(): one image before, one after, the row now.
@@ -276,6 +298,9 @@ language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_iden
 $body$
 declare
   c agentundo._change;
+  others constant boolean := exists (
+    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and not f.void
+    where s.tracked = t.id and s.change = any (changes) and s.operation <> 'I');
 begin
   select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);
   return agentundo._fill($sql$
@@ -285,9 +310,9 @@ begin
     select {{keys}}, o.tid as before, n.tid as after
     from (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{old}}' and {{has_old}}) o
     full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
-  compared as (
-    select c.change, c.change as before_change, c.change as after_change, n.before, n.after, r.tableoid as part, r.ctid as cur,
-      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches
+{{written_since}}  compared as (
+    select c.change, c.change as before_change, c.change as image_change, c.change as after_change, n.before, n.before as image, n.after, r.tableoid as part, r.ctid as cur,
+      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken
     from change c
     cross join net n
     left join {{lookup}} r on {{in_table}}
@@ -297,13 +322,15 @@ begin
       select case when v.by_value then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
   judged as (
-    select *, 1 as segments, null::text as at, false as taken_back, false as resurrected, matches and (by_value or version = own_version) as untouched,
+    select *, 1 as segments, null::text as at, false as taken_back, matches and (by_value or version = own_version) as untouched,
       {{moved}} and (before is null or after is null) as moved
     from compared)$sql$, jsonb_build_object(
     'history', t.history, 'lookup', lookup, 'source', coalesce(c.source, c.change),
     'keys', (select string_agg(format('coalesce(o.%1$I, n.%1$I) as %1$I', k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
     'h_keys', agentundo._key_list(t.id, 'h'), 'same_key', agentundo._same_key(t.id, 'o', 'n'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
     'old', case when c.inverted then 'N' else 'O' end, 'new', case when c.inverted then 'O' else 'N' end,
+    'gone_since', case when others then agentundo._fill('exists (select from written_since x where {{same}})', jsonb_build_object('same', agentundo._same_key(t.id, 'x', 'n'))) else 'false' end,
+    'written_since', case when others then agentundo._written_since_sql(t) || e'),\n' else '' end,
     'has_old', c.operation <> 'I', 'has_new', c.operation not in ('D', 'T'), 'moved', c.operation = 'U',
     'after', agentundo._image_row(t.id, 'h', 'c.change', 'r'), 'row', agentundo._table_row(t.id, 'r'),
     'rewritten', agentundo._rewritten_sql(t, 'c'), 'after_by_value', agentundo._image_row(t.id, 'h', 'c.change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true)))
@@ -382,7 +409,7 @@ begin
       (array_agg(after_change order by first_change desc))[1] as after_change
     from segment s where segment = last_segment group by s.id),
   net as (
-    select {{keys}}, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
+    select {{keys}}, before as image, after, first_change as image_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
       null::bigint[] as versions
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
@@ -393,34 +420,104 @@ begin
   later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
     select {{image_keys}} from foreigner f join {{history}} h on h._change = f.source join image i on i.xid = f.xid and {{of_image}}
     group by {{image_keys}} having max(f.change) > max(i.change)),
-  undone as (   -- what was undone after ours although it came before
-    select x.revert, f.change, (h._image = 'N') <> f.inverted as new, {{h_keys}}, {{foreign_image}} as says
-    from agentundo._reverted x
-    join agentundo._revert v on v.id = x.revert and v.standing and not v.reopened and v.number > (select max(change) from change)
-    join agentundo._change f on f.change = x.change and f.tracked = $9[4]::int and f.change < (select min(change) from change)
-    join {{history}} h on h._change = coalesce(f.source, f.change)),
-  resurrected as (   -- a row that it had made, out of nothing, and that nobody else has written before us: it is not to come back
-    select i.tid as before
-    from undone u
-    join image i on {{undone_image}} and i.old
-    join {{history}} h on h.ctid = i.tid
-    where u.new and u.says operator(pg_catalog.*=) {{image}}
-      and (select count(*) filter (where w.new) > count(*) filter (where not w.new) from undone w where w.revert = u.revert and {{same_undone}})
-      and not exists (
-        select from agentundo._change f join {{history}} s on s._change = coalesce(f.source, f.change)
-        where f.tracked = $9[4]::int and f.change > u.change and f.change < i.change and {{written_between}} and {{stranger}})),
+  ours as materialized (   -- the reverts that the set takes back: what they took back will stand again
+    select distinct v.id, v.invocations from agentundo._revert v join change c on c.invocation = v.id
+    join agentundo._change f on f.change = c.change and f.xid = v.xid),
+  since as (
+    select least(min(c.change), (select min(f.change) from ours o cross join lateral unnest(o.invocations) u (id) join agentundo._change f on f.invocation = u.id)) as first_change,
+      max(c.change) as last_change
+    from change c),
+  taken_back as materialized (   -- changes by others that standing reverts have taken back since: wholly, or some of their rows
+    select * from (select f.change, coalesce(f.source, f.change) as source, f.inverted, v.id as revert, v.xid as revert_xid, v.number,
+      not v.reopened and exists (select from agentundo._reverted u where u.change = f.change and u.revert = v.id) as wholly
+    from since
+    join agentundo._revert v on v.standing and v.number > since.first_change and v.id not in (select id from ours)
+    cross join lateral unnest(v.invocations) u (id)
+    join agentundo._change f on f.invocation = u.id and f.tracked = $9[4]::int and f.change < v.number and f.change <> all ($6) and not f.void
+    where not exists (select from agentundo._revert w where w.id = f.invocation and w.xid = f.xid)) x
+    where not wholly or change < (select last_change from since)),
+  undone as materialized (   -- the same row by row: all of a change that is taken back wholly, else the rows that the revert has written
+    select x.change, x.number, (h._image = 'N') <> x.inverted as new, h.ctid as tid, {{h_keys}}, {{taken_image}} as says
+    from taken_back x join {{history}} h on h._change = x.source
+    where x.wholly
+    union all
+    select x.change, x.number, (h._image = 'N') <> x.inverted, h.ctid, {{h_keys}}, {{taken_image}}
+    from taken_back x join {{history}} h on h._change = x.source
+    where not x.wholly
+      and exists (
+        select from agentundo._change r join {{history}} s on s._change = coalesce(r.source, r.change)
+        where r.invocation = x.revert and r.xid = x.revert_xid and r.tracked = $9[4]::int and {{taken_row}})
+      and not exists (   -- and no redo has done again
+        select from agentundo._revert w join agentundo._change r on r.invocation = w.id and r.xid = w.xid and r.tracked = $9[4]::int
+        join {{history}} s on s._change = coalesce(r.source, r.change)
+        where w.standing and w.number > x.number and x.revert = any (w.invocations) and w.id not in (select id from ours) and {{taken_row}})),
+  doubtful as (   -- rows of which others have undone something, or that a redo would bring back where others have
+    select {{keys}} from undone
+    union
+    select {{image_keys}} from image i join change c using (change) join ours o on o.id = c.invocation
+    where c.void or i.old and exists (
+      select from since join agentundo._change f on f.tracked = $9[4]::int and f.change > since.first_change and f.change < since.last_change
+      join agentundo._revert v on v.invocations @> array[f.invocation] and v.number < c.change
+      where f.invocation <> all (o.invocations))),
+  standing as materialized (   -- all that others have done to these rows, and nobody has taken back
+    select f.change, f.xid, f.invocation, (h._image = 'N') <> f.inverted as new, {{h_keys}}
+    from since
+    join agentundo._change f on f.tracked = $9[4]::int and f.change < since.last_change and f.change <> all ($6) and not f.void
+      and f.change >= least(since.first_change, (select min(change) from taken_back))
+    join {{history}} h on h._change = coalesce(f.source, f.change)
+    join doubtful k on {{of_doubtful}}
+    where ({{stranger}} or exists (select from ours o where f.invocation = any (o.invocations)))
+      and not exists (select from agentundo._revert w where w.id = f.invocation and w.xid = f.xid)
+      and not exists (select from undone u where u.change = f.change and {{of_undone}})),
+  undone_since as (   -- for each image to come back: what had led to it since somebody last wrote the row who stands, and is undone now
+    select i.tid as image, i.change as image_change, u.new, u.tid, u.change, dense_rank() over (partition by i.tid order by u.says using operator(pg_catalog.*<)) as says
+    from (select i.tid, i.change, {{image_keys}}, coalesce((select max(l.change) from standing l where {{image_standing}} and l.change < i.change), 0) as stood from image i join change c using (change) where i.old and not c.void) i
+    join undone u on {{image_undone}} and u.change > i.stood and u.change < i.change and u.number > i.change),
+  ends as (           -- what that chain began with, and what it came to
+    select image, image_change, says, min(tid) filter (where not new) as old, min(change) filter (where not new) as old_change,
+      min(tid) filter (where new) as new, min(change) filter (where new) as new_change,
+      count(*) filter (where not new) - count(*) filter (where new) as surplus
+    from undone_since group by image, image_change, says having count(*) filter (where not new) <> count(*) filter (where new)),
+  chained as (        -- if it is one, and nobody has written without being seen
+    select image, image_change, max(new) filter (where surplus < 0) as new, max(new_change) filter (where surplus < 0) as new_change,
+      max(old) filter (where surplus > 0) as before, max(old_change) filter (where surplus > 0) as before_change
+    from ends group by image, image_change having count(*) filter (where surplus < 0) = 1 and count(*) filter (where surplus > 0) <= 1),
+  last_stood as materialized (   -- for each image of a redo: what somebody did to the row last, of all that stands once ours stands again
+    select i.tid as image, i.old, c.void, last.invocation = any (o.invocations) as own, l.gone, l.was_undone, {{image_keys}}
+    from image i join change c using (change) join ours o on o.id = c.invocation
+    cross join lateral (
+      select l.xid, l.invocation from standing l where {{image_standing}} and l.change < i.change order by l.change desc limit 1) last
+    cross join lateral (
+      select count(*) filter (where not l.new) > count(*) filter (where l.new) as gone,
+        bool_or(exists (select from agentundo._revert v where v.invocations @> array[l.invocation] and v.number < i.change)) as was_undone
+      from standing l where {{image_standing}} and (l.xid, l.invocation) is not distinct from (last.xid, last.invocation)) l),
+  instead as (        -- not the image comes back but what was before that chain, or nothing
+    select c.image, c.before, c.before_change
+    from chained c join {{history}} h on h.ctid = c.image join {{history}} n on n.ctid = c.new
+    where {{came_to}} operator(pg_catalog.*=) {{came_back}}
+    union all
+    select l.image, null, null   -- nor if somebody has deleted the row whose deletion was undone when ours was, and is not now
+    from last_stood l
+    where l.old and l.gone and (l.void or l.was_undone and not exists (select from undone_since u where u.image = l.image))),
+  aimed as (
+    select net.*, case when i.image is null then net.image else i.before end as before, case when i.image is null then image_change else i.before_change end as before_change
+    from net left join instead i on i.image = net.image),
+{{written_since}}
+      and not exists (select from undone u where u.change = f.change and {{of_undone}})),
   compared as (
-    select n.*, rs.tid is not null as resurrected, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
-      n.before is null and n.after is not null and bc.operation = 'U' or n.after is null and n.before is not null and ac.operation = 'U' as moved,
+    select n.*, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
+      n.image is null and n.after is not null and ic.operation = 'U' or n.after is null and n.image is not null and ac.operation = 'U' as moved,
       a.matches, b.matches as back,
       (n.change <= $9[1] or n.change > $9[2] and r.ctid is not null and coalesce({{rewritten}}, false)) as by_value,
-      l.{{first_key}} is not null as written_again
-    from net n
+      l.{{first_key}} is not null as written_again,
+      exists (select from written_since x where {{written_net}} and x.change > n.change) as gone_since,
+      -- nothing was done to the row when ours was undone, and others have written it since it was ours
+      exists (select from last_stood i where {{overtaken}} and i.void and not i.own and not i.gone) as overtaken
+    from aimed n
     left join {{lookup}} r on {{in_table}}
     left join later l on {{later_net}}
-    left join (select distinct before as tid from resurrected) rs on rs.tid = n.before
     left join change ac on ac.change = n.after_change
-    left join change bc on bc.change = n.before_change
+    left join change ic on ic.change = n.image_change
     left join lateral (select case when n.change <= $9[1] or n.change > $9[2] and {{rewritten}}
         then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true
@@ -444,9 +541,11 @@ $sql$, jsonb_build_object(
     'history', t.history, 'lookup', lookup, 'keys', keys, 'first_key', first_key,
     'h_keys', agentundo._key_list(t.id, 'h'), 'chain_keys', agentundo._key_list(t.id, 'i'), 'image_keys', agentundo._key_list(t.id, 'i'),
     'same_chain', agentundo._same_key(t.id, 'i', 'c'), 'of_chain', agentundo._same_key(t.id, 'h', 'c'), 'of_image', agentundo._same_key(t.id, 'h', 'i'),
-    'undone_image', agentundo._same_key(t.id, 'i', 'u'), 'same_undone', agentundo._same_key(t.id, 'w', 'u'), 'written_between', agentundo._same_key(t.id, 's', 'u'), 'later_net', agentundo._same_key(t.id, 'l', 'n'),
+    'taken_row', agentundo._same_key(t.id, 's', 'h'), 'of_doubtful', agentundo._same_key(t.id, 'h', 'k'), 'of_undone', agentundo._same_key(t.id, 'u', 'h'),
+    'written_since', agentundo._written_since_sql(t), 'overtaken', agentundo._same_key(t.id, 'i', 'n'), 'written_net', agentundo._same_key(t.id, 'x', 'n'), 'came_to', agentundo._image_row(t.id, 'n', 'c.new_change'), 'came_back', agentundo._image_row(t.id, 'h', 'c.image_change'),
+    'image_undone', agentundo._same_key(t.id, 'u', 'i'), 'image_standing', agentundo._same_key(t.id, 'l', 'i'), 'later_net', agentundo._same_key(t.id, 'l', 'n'),
     'stranger_compared', agentundo._same_key(t.id, 's', 'compared'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
-    'image', agentundo._image_row(t.id, 'h', 'i.change'), 'foreign_image', agentundo._image_row(t.id, 'h', 'f.change'),
+    'image', agentundo._image_row(t.id, 'h', 'i.change'), 'taken_image', agentundo._image_row(t.id, 'h', 'x.change'),
     'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),
     'row', agentundo._table_row(t.id, 'r'),
     'rewritten', agentundo._rewritten_sql(t, 'ac'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true),

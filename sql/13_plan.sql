@@ -143,7 +143,7 @@ begin
         select array_agg(distinct c.invocation)
         from unnest($1) x
         join lateral (select * from %1$s k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
-        join agentundo._change c on c.tracked = x.tracked and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
+        join agentundo._change c on c.tracked = x.tracked and not c.void and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
          and (c.change > x.change or x.detail ? 'segments')
         join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
         where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, t.history, same_key, t.id, ids),
@@ -162,7 +162,7 @@ begin
   select array_agg(distinct c.invocation) into more
     from unnest(d) x
     cross join lateral jsonb_array_elements(coalesce(x.detail -> 'writers', '[]')) w
-    join agentundo._change c on c.tracked = (w ->> 0)::int and c.change > x.change and c.operation in ('D', 'T', 'U')
+    join agentundo._change c on c.tracked = (w ->> 0)::int and c.change > x.change and not c.void and c.operation in ('D', 'T', 'U')
    where x.status = 'conflict' and x.reason = 'missing_parent';
   found := found || coalesce(more, '{}');
   return array(

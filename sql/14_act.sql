@@ -184,11 +184,11 @@ begin
 end
 $body$;
 
--- The statement that restores one table, as CTEs that start with `name`: first what goes, then what
--- changes, then what comes, each waiting for the one before, so that a unique value is free when it is
--- needed. With `replace` updates become delete and insert, for values that go round in a circle. Only what
+-- The statement that restores one table, as CTEs that start with `name`: under the search_path of its owner, as
+-- its constraints expect, first what goes, then what changes, then what comes, each waiting for the one before, so
+-- that a unique value is free when it is needed; all of it after the table `earlier`. With `replace` updates become delete and insert, for values that go round in a circle. Only what
 -- there is to do stands in it: a statement that finds no row fires statement triggers all the same.
-create or replace function agentundo._restore_sql(t agentundo._tracked, name text, operations jsonb, replace boolean) returns text
+create or replace function agentundo._restore_sql(t agentundo._tracked, name text, earlier text, operations jsonb, replace boolean) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -201,27 +201,30 @@ begin
     into set_list, column_list, value_list
     from agentundo._target_columns(t.id) c;
   return agentundo._fill($sql$
+    {{name}}_path as materialized (select set_config('search_path', {{path}}, true) where {{turn}}),
+    {{name}}_work as materialized (select x.* from {{name}}_path, unnest($1) x where x.tracked = {{id}} and x.status in ('ok', 'merge') and x.action <> 'none'),
     {{name}}_gone as ({{gone}}),
     {{name}}_back as ({{back}}),
-    {{name}}_here as ({{here}})$sql$, jsonb_build_object('name', name,
+    {{name}}_here as ({{here}})$sql$, jsonb_build_object('name', name, 'id', t.id,
+    'path', quote_literal(agentundo._users_path(t.relation)), 'turn', coalesce('(select count(*) from ' || earlier || '_here) >= 0', 'true'),
     'gone', case when not operations ? 'D' then 'select 1 where false' else format($sql$
-      delete from %1$s r using work d
-      where d.tracked = %2$s and (d.action = 'delete' or d.action = 'update' and %3$s) and r.ctid = d.cur and r.tableoid = d.part returning 1$sql$,
-      agentundo._from(t), t.id, out_and_in) end,
+      delete from %1$s r using %2$s_work d
+      where (d.action = 'delete' or d.action = 'update' and %3$s) and r.ctid = d.cur and r.tableoid = d.part returning 1$sql$,
+      agentundo._from(t), name, out_and_in) end,
     'back', case when not operations ? 'U' or set_list is null then 'select 1 where false' else format($sql$
       update %1$s r set %2$s
-      from work d join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
-      where d.tracked = %4$s and d.action = 'update' and not %5$s and r.ctid = d.cur and r.tableoid = d.part
-        and (select count(*) from %6$s_gone) >= 0 returning 1$sql$, agentundo._from(t), set_list, t.history, t.id, out_and_in, name) end,
+      from %5$s_work d join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
+      where d.action = 'update' and not %4$s and r.ctid = d.cur and r.tableoid = d.part
+        and (select count(*) from %5$s_gone) >= 0 returning 1$sql$, agentundo._from(t), set_list, t.history, out_and_in, name) end,
     'here', case when not operations ? 'I' then 'select 1 where false' else format($sql$
       insert into %1$s (%2$s) overriding system value
       select %3$s
-      from work d
+      from %7$s_work d
       join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
       left join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
-      where d.tracked = %6$s and (d.action = 'insert' or d.action = 'update' and %7$s)
-        and (select count(*) from %8$s_back) >= 0 returning 1$sql$,
-      t.relation, column_list, value_list, t.history, agentundo._from(t), t.id, out_and_in, name) end));
+      where (d.action = 'insert' or d.action = 'update' and %6$s)
+        and (select count(*) from %7$s_back) >= 0 returning 1$sql$,
+      t.relation, column_list, value_list, t.history, agentundo._from(t), out_and_in, name) end));
 end
 $body$;
 
@@ -343,32 +346,71 @@ begin
 end
 $body$;
 
+-- The rows for which this revert stands although it writes none: gone already, or not to come back. An image that
+-- lacks a column of today would bring it back empty one day; such a row is left out.
+create or replace function agentundo._record_void(d agentundo._decision[], revert_id text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  kind record;
+  number bigint;
+  columns_sql text; values_sql text; known_sql text;
+begin
+  for kind in
+    select x.id, k.operation, k.rows
+    from agentundo._tracked x
+    cross join lateral (
+      select case when y.before is null then 'D' else 'I' end::"char" as operation, array_agg(y) as rows
+      from unnest(d) y
+      where y.tracked = x.id and y.status = 'done' and y.cur is null and y.unit is null and (y.before is null) <> (y.after is null)
+        and not coalesce(y.detail ? 'segments', false)
+      group by 1) k
+    where exists (select from agentundo._key(x.id))
+    order by x.id, k.operation
+  loop
+    select * into t from agentundo._tracked x where x.id = kind.id;
+    select string_agg(format(', %I', c.history_column), '' order by c.attnum), string_agg(', ' || i.value, '' order by c.attnum),
+           coalesce(string_agg(i.known, ' and '), 'true')
+      into columns_sql, values_sql, known_sql
+      from agentundo._columns(t.id) c
+      join agentundo._image_columns(t.id, 'h', 'coalesce(d.before_change, d.after_change)') i on i.attnum = c.attnum
+     where c.live and c.history_column is not null;
+    number := nextval('agentundo._change_number');
+    execute format('insert into %1$s (_change, _image%2$s) select $1, $2%3$s from unnest($3) d
+        join lateral (select * from %1$s h where h.ctid = coalesce(d.before, d.after) offset 0) h on true where %4$s',
+      t.history, columns_sql, values_sql, known_sql) using number, case kind.operation when 'D' then 'O' else 'N' end::"char", kind.rows;
+    if found then
+      insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, void, invocation, application, tool)
+      values (number, t.id, t.relation, pg_relation_filenode(t.relation), 0, 0, kind.operation, true, revert_id, current_setting('application_name'), agentundo._setting('agent.tool'));
+    end if;
+  end loop;
+end
+$body$;
+
 -- All tables in one statement, so that foreign keys are checked when everything is in place.
 create or replace function agentundo._restore(d agentundo._decision[], tally jsonb, replace int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
-  path text;
-  ctes text := '';
+  ctes text;
   counts text := '';
+  earlier text;
   planned bigint[] := array[]::bigint[];
   done bigint[];
 begin
   for t in select * from agentundo._tracked x where tally ? x.id::text order by x.relation::oid loop
-    path := coalesce(path, agentundo._users_path(t.relation));
-    ctes := ctes || ',' || agentundo._restore_sql(t, 't' || t.id, tally -> t.id::text, t.id = any (replace));
+    ctes := concat_ws(',', ctes, agentundo._restore_sql(t, 't' || t.id, earlier, tally -> t.id::text, t.id = any (replace)));
+    earlier := 't' || t.id;
     counts := counts || format(' || array[(select count(*) from t%1$s_gone), (select count(*) from t%1$s_back), (select count(*) from t%1$s_here)]', t.id);
     planned := planned || array(
       select coalesce((tally -> t.id::text ->> o.operation)::bigint, 0) from unnest(array['D', 'U', 'I']) with ordinality o (operation, n) order by o.n);
   end loop;
-  if ctes = '' then
+  if ctes is null then
     return;
   end if;
-  select * into done from agentundo._act(format($sql$
-    with path as materialized (select set_config('search_path', $5, true)),
-    work as materialized (select x.* from path, unnest($1) x where x.status in ('ok', 'merge') and x.action <> 'none')%s
-    select '{}'::bigint[]%s$sql$, ctes, counts), path, d);
+  select * into done from agentundo._act(format('with %s select ''{}''::bigint[]%s', ctes, counts), d);
   if done is distinct from planned then
     raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back',
       hint = 'Call revert again.';
@@ -462,6 +504,7 @@ begin
       cross join lateral agentundo._columns(x.id) c
       join pg_attrdef f on f.adrelid = x.relation and f.adnum = c.attnum
       where c.live and c.since_change > 0);
+  perform agentundo._record_void(d, revert_id);
   if not captured then
     perform agentundo._record_changes(d, revert_id);
     perform agentundo._expect(tally);

@@ -168,7 +168,7 @@ begin
     into result.rows_deleted, result.rows_inserted, result.rows_updated, result.rows_skipped, result.conflicts
     from unnest(d) x;
   -- Nothing was left to do but what an earlier revert of these had done: no second one stands for it.
-  if not redo and result.rows_deleted + result.rows_inserted + result.rows_updated = 0 then
+  if not redo and not exists (select from agentundo._change c where c.invocation = revert_id) then
     select v.id into earlier from agentundo._revert v where v.invocations && task.aim and v.standing and v.id <> revert_id order by v.number desc limit 1;
     if earlier is not null then
       delete from agentundo._invocation i where i.id = revert_id;

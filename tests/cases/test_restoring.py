@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from tests.conftest import Connect, Connection
+from tests.conftest import Connect, Connection, MakeRole
 from tests.support.servers import Server
 from tests.support.standby import standby
 from tests.support.state import assert_same
@@ -364,4 +364,36 @@ def test_restored_rows_pass_through_no_foreign_search_path(db: Connection) -> No
         cursor.execute("select status from agentundo.revert(%s::text)", [call])
         assert cursor.fetchone() == {"status": "reverted"}
         cursor.execute("reset search_path")
+    assert_same(before, everything(db))
+
+
+def test_each_owner_has_a_search_path_of_his_own(db: Connection, make_role: MakeRole) -> None:
+    """Constraints of tables of several owners find what each of them names."""
+    schemas = ("p1", "p2")
+    for schema in schemas:
+        owner = make_role()
+        db.execute(
+            f"create schema {schema} authorization {owner};"
+            f"alter role {owner} set search_path = {schema};"
+            f"create table {schema}.lim as select '{schema}' as whose;"
+            f"create function {schema}.ok(text) returns boolean language plpgsql as"
+            " $$ begin return $1 = whose from lim; end $$;"
+            f"grant usage on schema {schema} to agentundo_worker;"
+            f"grant select on {schema}.lim to agentundo_worker;"
+            f"create table {schema}.t (id int primary key, whose text);"
+            f"insert into {schema}.t values (1, '{schema}'), (2, '{schema}');"
+            f"alter table {schema}.t owner to {owner};"
+            f"set search_path = {schema};"
+            f"alter table t add check ({schema}.ok(whose)); reset search_path".encode()
+        )
+        track(db, f"{schema}.t")
+    before = everything(db)
+    with db.transaction():
+        db.execute("select agentundo.tag('both')")
+        for schema in schemas:
+            db.execute(f"set local search_path = {schema}".encode())
+            db.execute("delete from t where id = 1")
+            db.execute("update t set id = 7 where id = 2")
+    assert {row.status for row in plan(db, "both")} == {"ok"}
+    assert revert(db, "both").status == "reverted"
     assert_same(before, everything(db))

@@ -517,7 +517,8 @@ class Model:
             ]
         )
         if found and not found[-1].ours and found[-1].before == found[-1].after:
-            found.pop()  # the row is as it was left
+            if not found[-1].captured:
+                found.pop()  # the row is as it was left
         return _joined([one for one in found if not one.hidden])
 
     def expect(self, key: int, ours: set[str], mode: str) -> str | None:

@@ -320,6 +320,10 @@ create sequence agentundo._change_number cache 1;   -- row locks order the chang
 --
 -- A revert's own changes do not store images again: `source` names the change that holds them, and
 -- `inverted` says that before and after are exchanged.
+--
+-- A revert that has to take away a row which is gone already, or may not bring one back, writes no row; but
+-- that it stands for this row, too, has to be known to whoever undoes the other half. That is a change which
+-- is `void`: with images, of no rows.
 create table agentundo._change (
   change       bigint primary key default pg_catalog.nextval('agentundo._change_number'),
   xid          xid8 not null default pg_catalog.pg_current_xact_id(),
@@ -333,6 +337,7 @@ create table agentundo._change (
   depth        smallint not null,                 -- trigger nesting
   operation    "char" not null,                   -- I, U, D, T
   inverted     boolean not null default false,
+  void         boolean not null default false,
   role         name not null default session_user,
   invocation   text,                              -- null: untagged, captured because of capture = 'all'
   application  text,
@@ -2448,7 +2453,8 @@ select c.change, c.invocation, coalesce(i.run, c.run) as run, coalesce(i.step, c
    where r.change = c.change and v.standing and not v.reopened order by v.number desc limit 1) as covered_by
 from agentundo._change c
 left join agentundo._names t on t.tracked = c.tracked
-left join agentundo._invocation i on i.id = c.invocation;
+left join agentundo._invocation i on i.id = c.invocation
+where not c.void;
 comment on view agentundo.changes is
   'Every captured statement per table: which invocation made it, how many rows, and which revert has taken it back. Without values of rows.';
 
@@ -2735,7 +2741,7 @@ begin
       cross join lateral unnest(%L::text[]) with ordinality n (name, position)
       where p.before is null or p.after is null or (p.before -> n.name)::text is distinct from (p.after -> n.name)::text$sql$,
       quote_literal(t.name),
-      agentundo._pairs_sql(t, format('select change, coalesce(source, change) as source, inverted from agentundo._change where invocation = $1 and tracked = %s', t.id), 'true'),
+      agentundo._pairs_sql(t, format('select change, coalesce(source, change) as source, inverted from agentundo._change where invocation = $1 and tracked = %s and not void', t.id), 'true'),
       agentundo._shown_names(t.id));
   end loop;
   if parts <> '{}' then
@@ -2769,7 +2775,7 @@ begin
     left join agentundo._invocation i on i.id = c.invocation
     order by c.change, p.item$sql$,
     agentundo._pairs_sql(t, format(
-      'select change, change as source, inverted from agentundo._change where tracked = %1$s and source is null
+      'select change, change as source, inverted from agentundo._change where tracked = %1$s and source is null and not void
        union all select change, source, inverted from agentundo._change where tracked = %1$s and source is not null', t.id),
       agentundo._match_sql(t.id, 'h', 'history', '$1')))
     using key, agentundo._shown_names(t.id);
@@ -2982,7 +2988,7 @@ begin
 end
 $body$;
 
-create or replace function agentundo._act(statement text, path text default null, a agentundo._decision[] default null) returns setof bigint[]
+create or replace function agentundo._act(statement text, a agentundo._decision[] default null) returns setof bigint[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
 $body$
@@ -2991,7 +2997,7 @@ begin
   if statement like 'set constraints%' then
     execute statement;
   else
-    return query execute statement using a, null, null, null, path;
+    return query execute statement using a;
   end if;
 end
 $body$;
@@ -3189,8 +3195,8 @@ comment on function agentundo.set_trigger(regclass, name, text) is
 create or replace function agentundo._stranger_sql(alias text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select format($sql$(
-    not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing and not v.reopened where u.change = %1$I.change)
+  select format($sql$(not %1$I.void
+    and not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing and not v.reopened where u.change = %1$I.change)
     and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.xid = %1$I.xid and v.standing))$sql$, alias)
 $body$;
 
@@ -3213,7 +3219,7 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
 $body$
   select agentundo._fill($sql$
   with change as materialized (
-    select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation
+    select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation, c.void
     from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
   foreigner as materialized (
     select f.change, f.xid, coalesce(f.source, f.change) as source
@@ -3374,7 +3380,7 @@ $body$;
 create or replace function agentundo._is_straight(t agentundo._tracked, changes bigint[]) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select count(*) = 1
+  select count(*) = 1 and not bool_or(s.void)
     and not exists (
       select from agentundo._change f
       where f.tracked = t.id and f.xid = any (array_agg(s.xid)) and f.change <> all (changes))
@@ -3415,10 +3421,9 @@ create or replace function agentundo._verdict_sql(t agentundo._tracked) returns 
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$
-  select $9[4]::int, change, part, cur, before, after,
-    case when before is not null then before_change end, case when after is not null then after_change end,
-    case when before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when after is null and cur is null then 'insert'
-      when cur is null then 'insert' else 'update' end,
+  select $9[4]::int, change, part, cur, coalesce(before, not_back), after,
+    case when before is not null then before_change when not_back is not null then image_change end, case when after is not null then after_change end,
+    case when overtaken or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
     case when %1$s then 'conflict'
       when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
     case when %1$s then 'schema_changed'
@@ -3429,13 +3434,36 @@ $body$
     case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status, 'at', at) end
   from (
     select *,
-      case when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
+      case when before is null and after is null then image end as not_back,
+      case when overtaken then 'done'
+        when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
         when after is not null then case when untouched then 'ok' when taken_back then 'done' else 'conflict' end
-        when cur is null then case when resurrected then 'done' else 'ok' end when taken_back then 'done' else 'conflict' end as first_status,
-      case when after is not null and cur is null then case when before is not null then 'row_deleted' end
+        when before is null then 'done'
+        when cur is null then case when gone_since then 'conflict' else 'ok' end
+        when taken_back then 'done' else 'conflict' end as first_status,
+      case when overtaken then null
+        when after is not null and cur is null then case when before is not null then 'row_deleted' end
         when after is not null then case when untouched or taken_back then null when matches then 'row_rewritten' else 'row_changed' end
-        when cur is not null and not coalesce(taken_back, false) then 'row_exists' end as first_reason
-    from judged) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
+        when before is null then null
+        when cur is null then case when gone_since then 'row_deleted' end
+        when not coalesce(taken_back, false) then 'row_exists' end as first_reason
+    from judged
+  ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
+$body$;
+
+-- The keys that others, who stand, have written since: if such a row is absent now, one of them or somebody
+-- unseen has meant it to be, and it is not ours to bring back. A CTE that is left open for more conditions.
+create or replace function agentundo._written_since_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$
+  written_since as materialized (
+    select f.change, {{h_keys}}
+    from agentundo._change f
+    join {{history}} h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $9[4]::int and f.change > (select min(change) from change)
+      and f.change <> all ($6) and f.change <> all ($7) and {{stranger}} and exists (select from net where after is null)$sql$,
+    jsonb_build_object('history', t.history, 'h_keys', agentundo._key_list(t.id, 'h'), 'stranger', agentundo._stranger_sql('f')))
 $body$;
 
 -- The straight way, see _is_straight(): one image before, one after, the row now.
@@ -3444,6 +3472,9 @@ language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_iden
 $body$
 declare
   c agentundo._change;
+  others constant boolean := exists (
+    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and not f.void
+    where s.tracked = t.id and s.change = any (changes) and s.operation <> 'I');
 begin
   select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);
   return agentundo._fill($sql$
@@ -3453,9 +3484,9 @@ begin
     select {{keys}}, o.tid as before, n.tid as after
     from (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{old}}' and {{has_old}}) o
     full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
-  compared as (
-    select c.change, c.change as before_change, c.change as after_change, n.before, n.after, r.tableoid as part, r.ctid as cur,
-      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches
+{{written_since}}  compared as (
+    select c.change, c.change as before_change, c.change as image_change, c.change as after_change, n.before, n.before as image, n.after, r.tableoid as part, r.ctid as cur,
+      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken
     from change c
     cross join net n
     left join {{lookup}} r on {{in_table}}
@@ -3465,13 +3496,15 @@ begin
       select case when v.by_value then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
   judged as (
-    select *, 1 as segments, null::text as at, false as taken_back, false as resurrected, matches and (by_value or version = own_version) as untouched,
+    select *, 1 as segments, null::text as at, false as taken_back, matches and (by_value or version = own_version) as untouched,
       {{moved}} and (before is null or after is null) as moved
     from compared)$sql$, jsonb_build_object(
     'history', t.history, 'lookup', lookup, 'source', coalesce(c.source, c.change),
     'keys', (select string_agg(format('coalesce(o.%1$I, n.%1$I) as %1$I', k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
     'h_keys', agentundo._key_list(t.id, 'h'), 'same_key', agentundo._same_key(t.id, 'o', 'n'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
     'old', case when c.inverted then 'N' else 'O' end, 'new', case when c.inverted then 'O' else 'N' end,
+    'gone_since', case when others then agentundo._fill('exists (select from written_since x where {{same}})', jsonb_build_object('same', agentundo._same_key(t.id, 'x', 'n'))) else 'false' end,
+    'written_since', case when others then agentundo._written_since_sql(t) || e'),\n' else '' end,
     'has_old', c.operation <> 'I', 'has_new', c.operation not in ('D', 'T'), 'moved', c.operation = 'U',
     'after', agentundo._image_row(t.id, 'h', 'c.change', 'r'), 'row', agentundo._table_row(t.id, 'r'),
     'rewritten', agentundo._rewritten_sql(t, 'c'), 'after_by_value', agentundo._image_row(t.id, 'h', 'c.change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true)))
@@ -3550,7 +3583,7 @@ begin
       (array_agg(after_change order by first_change desc))[1] as after_change
     from segment s where segment = last_segment group by s.id),
   net as (
-    select {{keys}}, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
+    select {{keys}}, before as image, after, first_change as image_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
       null::bigint[] as versions
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
@@ -3561,34 +3594,104 @@ begin
   later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
     select {{image_keys}} from foreigner f join {{history}} h on h._change = f.source join image i on i.xid = f.xid and {{of_image}}
     group by {{image_keys}} having max(f.change) > max(i.change)),
-  undone as (   -- what was undone after ours although it came before
-    select x.revert, f.change, (h._image = 'N') <> f.inverted as new, {{h_keys}}, {{foreign_image}} as says
-    from agentundo._reverted x
-    join agentundo._revert v on v.id = x.revert and v.standing and not v.reopened and v.number > (select max(change) from change)
-    join agentundo._change f on f.change = x.change and f.tracked = $9[4]::int and f.change < (select min(change) from change)
-    join {{history}} h on h._change = coalesce(f.source, f.change)),
-  resurrected as (   -- a row that it had made, out of nothing, and that nobody else has written before us: it is not to come back
-    select i.tid as before
-    from undone u
-    join image i on {{undone_image}} and i.old
-    join {{history}} h on h.ctid = i.tid
-    where u.new and u.says operator(pg_catalog.*=) {{image}}
-      and (select count(*) filter (where w.new) > count(*) filter (where not w.new) from undone w where w.revert = u.revert and {{same_undone}})
-      and not exists (
-        select from agentundo._change f join {{history}} s on s._change = coalesce(f.source, f.change)
-        where f.tracked = $9[4]::int and f.change > u.change and f.change < i.change and {{written_between}} and {{stranger}})),
+  ours as materialized (   -- the reverts that the set takes back: what they took back will stand again
+    select distinct v.id, v.invocations from agentundo._revert v join change c on c.invocation = v.id
+    join agentundo._change f on f.change = c.change and f.xid = v.xid),
+  since as (
+    select least(min(c.change), (select min(f.change) from ours o cross join lateral unnest(o.invocations) u (id) join agentundo._change f on f.invocation = u.id)) as first_change,
+      max(c.change) as last_change
+    from change c),
+  taken_back as materialized (   -- changes by others that standing reverts have taken back since: wholly, or some of their rows
+    select * from (select f.change, coalesce(f.source, f.change) as source, f.inverted, v.id as revert, v.xid as revert_xid, v.number,
+      not v.reopened and exists (select from agentundo._reverted u where u.change = f.change and u.revert = v.id) as wholly
+    from since
+    join agentundo._revert v on v.standing and v.number > since.first_change and v.id not in (select id from ours)
+    cross join lateral unnest(v.invocations) u (id)
+    join agentundo._change f on f.invocation = u.id and f.tracked = $9[4]::int and f.change < v.number and f.change <> all ($6) and not f.void
+    where not exists (select from agentundo._revert w where w.id = f.invocation and w.xid = f.xid)) x
+    where not wholly or change < (select last_change from since)),
+  undone as materialized (   -- the same row by row: all of a change that is taken back wholly, else the rows that the revert has written
+    select x.change, x.number, (h._image = 'N') <> x.inverted as new, h.ctid as tid, {{h_keys}}, {{taken_image}} as says
+    from taken_back x join {{history}} h on h._change = x.source
+    where x.wholly
+    union all
+    select x.change, x.number, (h._image = 'N') <> x.inverted, h.ctid, {{h_keys}}, {{taken_image}}
+    from taken_back x join {{history}} h on h._change = x.source
+    where not x.wholly
+      and exists (
+        select from agentundo._change r join {{history}} s on s._change = coalesce(r.source, r.change)
+        where r.invocation = x.revert and r.xid = x.revert_xid and r.tracked = $9[4]::int and {{taken_row}})
+      and not exists (   -- and no redo has done again
+        select from agentundo._revert w join agentundo._change r on r.invocation = w.id and r.xid = w.xid and r.tracked = $9[4]::int
+        join {{history}} s on s._change = coalesce(r.source, r.change)
+        where w.standing and w.number > x.number and x.revert = any (w.invocations) and w.id not in (select id from ours) and {{taken_row}})),
+  doubtful as (   -- rows of which others have undone something, or that a redo would bring back where others have
+    select {{keys}} from undone
+    union
+    select {{image_keys}} from image i join change c using (change) join ours o on o.id = c.invocation
+    where c.void or i.old and exists (
+      select from since join agentundo._change f on f.tracked = $9[4]::int and f.change > since.first_change and f.change < since.last_change
+      join agentundo._revert v on v.invocations @> array[f.invocation] and v.number < c.change
+      where f.invocation <> all (o.invocations))),
+  standing as materialized (   -- all that others have done to these rows, and nobody has taken back
+    select f.change, f.xid, f.invocation, (h._image = 'N') <> f.inverted as new, {{h_keys}}
+    from since
+    join agentundo._change f on f.tracked = $9[4]::int and f.change < since.last_change and f.change <> all ($6) and not f.void
+      and f.change >= least(since.first_change, (select min(change) from taken_back))
+    join {{history}} h on h._change = coalesce(f.source, f.change)
+    join doubtful k on {{of_doubtful}}
+    where ({{stranger}} or exists (select from ours o where f.invocation = any (o.invocations)))
+      and not exists (select from agentundo._revert w where w.id = f.invocation and w.xid = f.xid)
+      and not exists (select from undone u where u.change = f.change and {{of_undone}})),
+  undone_since as (   -- for each image to come back: what had led to it since somebody last wrote the row who stands, and is undone now
+    select i.tid as image, i.change as image_change, u.new, u.tid, u.change, dense_rank() over (partition by i.tid order by u.says using operator(pg_catalog.*<)) as says
+    from (select i.tid, i.change, {{image_keys}}, coalesce((select max(l.change) from standing l where {{image_standing}} and l.change < i.change), 0) as stood from image i join change c using (change) where i.old and not c.void) i
+    join undone u on {{image_undone}} and u.change > i.stood and u.change < i.change and u.number > i.change),
+  ends as (           -- what that chain began with, and what it came to
+    select image, image_change, says, min(tid) filter (where not new) as old, min(change) filter (where not new) as old_change,
+      min(tid) filter (where new) as new, min(change) filter (where new) as new_change,
+      count(*) filter (where not new) - count(*) filter (where new) as surplus
+    from undone_since group by image, image_change, says having count(*) filter (where not new) <> count(*) filter (where new)),
+  chained as (        -- if it is one, and nobody has written without being seen
+    select image, image_change, max(new) filter (where surplus < 0) as new, max(new_change) filter (where surplus < 0) as new_change,
+      max(old) filter (where surplus > 0) as before, max(old_change) filter (where surplus > 0) as before_change
+    from ends group by image, image_change having count(*) filter (where surplus < 0) = 1 and count(*) filter (where surplus > 0) <= 1),
+  last_stood as materialized (   -- for each image of a redo: what somebody did to the row last, of all that stands once ours stands again
+    select i.tid as image, i.old, c.void, last.invocation = any (o.invocations) as own, l.gone, l.was_undone, {{image_keys}}
+    from image i join change c using (change) join ours o on o.id = c.invocation
+    cross join lateral (
+      select l.xid, l.invocation from standing l where {{image_standing}} and l.change < i.change order by l.change desc limit 1) last
+    cross join lateral (
+      select count(*) filter (where not l.new) > count(*) filter (where l.new) as gone,
+        bool_or(exists (select from agentundo._revert v where v.invocations @> array[l.invocation] and v.number < i.change)) as was_undone
+      from standing l where {{image_standing}} and (l.xid, l.invocation) is not distinct from (last.xid, last.invocation)) l),
+  instead as (        -- not the image comes back but what was before that chain, or nothing
+    select c.image, c.before, c.before_change
+    from chained c join {{history}} h on h.ctid = c.image join {{history}} n on n.ctid = c.new
+    where {{came_to}} operator(pg_catalog.*=) {{came_back}}
+    union all
+    select l.image, null, null   -- nor if somebody has deleted the row whose deletion was undone when ours was, and is not now
+    from last_stood l
+    where l.old and l.gone and (l.void or l.was_undone and not exists (select from undone_since u where u.image = l.image))),
+  aimed as (
+    select net.*, case when i.image is null then net.image else i.before end as before, case when i.image is null then image_change else i.before_change end as before_change
+    from net left join instead i on i.image = net.image),
+{{written_since}}
+      and not exists (select from undone u where u.change = f.change and {{of_undone}})),
   compared as (
-    select n.*, rs.tid is not null as resurrected, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
-      n.before is null and n.after is not null and bc.operation = 'U' or n.after is null and n.before is not null and ac.operation = 'U' as moved,
+    select n.*, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
+      n.image is null and n.after is not null and ic.operation = 'U' or n.after is null and n.image is not null and ac.operation = 'U' as moved,
       a.matches, b.matches as back,
       (n.change <= $9[1] or n.change > $9[2] and r.ctid is not null and coalesce({{rewritten}}, false)) as by_value,
-      l.{{first_key}} is not null as written_again
-    from net n
+      l.{{first_key}} is not null as written_again,
+      exists (select from written_since x where {{written_net}} and x.change > n.change) as gone_since,
+      -- nothing was done to the row when ours was undone, and others have written it since it was ours
+      exists (select from last_stood i where {{overtaken}} and i.void and not i.own and not i.gone) as overtaken
+    from aimed n
     left join {{lookup}} r on {{in_table}}
     left join later l on {{later_net}}
-    left join (select distinct before as tid from resurrected) rs on rs.tid = n.before
     left join change ac on ac.change = n.after_change
-    left join change bc on bc.change = n.before_change
+    left join change ic on ic.change = n.image_change
     left join lateral (select case when n.change <= $9[1] or n.change > $9[2] and {{rewritten}}
         then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true
@@ -3612,9 +3715,11 @@ $sql$, jsonb_build_object(
     'history', t.history, 'lookup', lookup, 'keys', keys, 'first_key', first_key,
     'h_keys', agentundo._key_list(t.id, 'h'), 'chain_keys', agentundo._key_list(t.id, 'i'), 'image_keys', agentundo._key_list(t.id, 'i'),
     'same_chain', agentundo._same_key(t.id, 'i', 'c'), 'of_chain', agentundo._same_key(t.id, 'h', 'c'), 'of_image', agentundo._same_key(t.id, 'h', 'i'),
-    'undone_image', agentundo._same_key(t.id, 'i', 'u'), 'same_undone', agentundo._same_key(t.id, 'w', 'u'), 'written_between', agentundo._same_key(t.id, 's', 'u'), 'later_net', agentundo._same_key(t.id, 'l', 'n'),
+    'taken_row', agentundo._same_key(t.id, 's', 'h'), 'of_doubtful', agentundo._same_key(t.id, 'h', 'k'), 'of_undone', agentundo._same_key(t.id, 'u', 'h'),
+    'written_since', agentundo._written_since_sql(t), 'overtaken', agentundo._same_key(t.id, 'i', 'n'), 'written_net', agentundo._same_key(t.id, 'x', 'n'), 'came_to', agentundo._image_row(t.id, 'n', 'c.new_change'), 'came_back', agentundo._image_row(t.id, 'h', 'c.image_change'),
+    'image_undone', agentundo._same_key(t.id, 'u', 'i'), 'image_standing', agentundo._same_key(t.id, 'l', 'i'), 'later_net', agentundo._same_key(t.id, 'l', 'n'),
     'stranger_compared', agentundo._same_key(t.id, 's', 'compared'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
-    'image', agentundo._image_row(t.id, 'h', 'i.change'), 'foreign_image', agentundo._image_row(t.id, 'h', 'f.change'),
+    'image', agentundo._image_row(t.id, 'h', 'i.change'), 'taken_image', agentundo._image_row(t.id, 'h', 'x.change'),
     'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),
     'row', agentundo._table_row(t.id, 'r'),
     'rewritten', agentundo._rewritten_sql(t, 'ac'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true),
@@ -3764,14 +3869,14 @@ $body$;
 create or replace function agentundo._users_path(relation regclass) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select coalesce((
+  select replace(coalesce((
     select substr(setting, length('search_path=') + 1)
     from pg_db_role_setting s
     cross join lateral unnest(s.setconfig) setting
     where setting like 'search\_path=%' and s.setrole in (0, (select c.relowner from pg_class c where c.oid = relation))
       and s.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
     order by s.setrole <> 0 desc, s.setdatabase <> 0 desc
-    limit 1), '"$user", public')
+    limit 1), '"$user", public'), '"$user"', (select quote_ident(pg_get_userbyid(c.relowner)) from pg_class c where c.oid = relation))
 $body$;
 
 -- Restored rows that break a CHECK, a NOT NULL or a domain that came or was tightened since, or of which a
@@ -4558,7 +4663,7 @@ begin
         select array_agg(distinct c.invocation)
         from unnest($1) x
         join lateral (select * from %1$s k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
-        join agentundo._change c on c.tracked = x.tracked and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
+        join agentundo._change c on c.tracked = x.tracked and not c.void and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
          and (c.change > x.change or x.detail ? 'segments')
         join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
         where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, t.history, same_key, t.id, ids),
@@ -4577,7 +4682,7 @@ begin
   select array_agg(distinct c.invocation) into more
     from unnest(d) x
     cross join lateral jsonb_array_elements(coalesce(x.detail -> 'writers', '[]')) w
-    join agentundo._change c on c.tracked = (w ->> 0)::int and c.change > x.change and c.operation in ('D', 'T', 'U')
+    join agentundo._change c on c.tracked = (w ->> 0)::int and c.change > x.change and not c.void and c.operation in ('D', 'T', 'U')
    where x.status = 'conflict' and x.reason = 'missing_parent';
   found := found || coalesce(more, '{}');
   return array(
@@ -5005,11 +5110,11 @@ begin
 end
 $body$;
 
--- The statement that restores one table, as CTEs that start with `name`: first what goes, then what
--- changes, then what comes, each waiting for the one before, so that a unique value is free when it is
--- needed. With `replace` updates become delete and insert, for values that go round in a circle. Only what
+-- The statement that restores one table, as CTEs that start with `name`: under the search_path of its owner, as
+-- its constraints expect, first what goes, then what changes, then what comes, each waiting for the one before, so
+-- that a unique value is free when it is needed; all of it after the table `earlier`. With `replace` updates become delete and insert, for values that go round in a circle. Only what
 -- there is to do stands in it: a statement that finds no row fires statement triggers all the same.
-create or replace function agentundo._restore_sql(t agentundo._tracked, name text, operations jsonb, replace boolean) returns text
+create or replace function agentundo._restore_sql(t agentundo._tracked, name text, earlier text, operations jsonb, replace boolean) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -5022,27 +5127,30 @@ begin
     into set_list, column_list, value_list
     from agentundo._target_columns(t.id) c;
   return agentundo._fill($sql$
+    {{name}}_path as materialized (select set_config('search_path', {{path}}, true) where {{turn}}),
+    {{name}}_work as materialized (select x.* from {{name}}_path, unnest($1) x where x.tracked = {{id}} and x.status in ('ok', 'merge') and x.action <> 'none'),
     {{name}}_gone as ({{gone}}),
     {{name}}_back as ({{back}}),
-    {{name}}_here as ({{here}})$sql$, jsonb_build_object('name', name,
+    {{name}}_here as ({{here}})$sql$, jsonb_build_object('name', name, 'id', t.id,
+    'path', quote_literal(agentundo._users_path(t.relation)), 'turn', coalesce('(select count(*) from ' || earlier || '_here) >= 0', 'true'),
     'gone', case when not operations ? 'D' then 'select 1 where false' else format($sql$
-      delete from %1$s r using work d
-      where d.tracked = %2$s and (d.action = 'delete' or d.action = 'update' and %3$s) and r.ctid = d.cur and r.tableoid = d.part returning 1$sql$,
-      agentundo._from(t), t.id, out_and_in) end,
+      delete from %1$s r using %2$s_work d
+      where (d.action = 'delete' or d.action = 'update' and %3$s) and r.ctid = d.cur and r.tableoid = d.part returning 1$sql$,
+      agentundo._from(t), name, out_and_in) end,
     'back', case when not operations ? 'U' or set_list is null then 'select 1 where false' else format($sql$
       update %1$s r set %2$s
-      from work d join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
-      where d.tracked = %4$s and d.action = 'update' and not %5$s and r.ctid = d.cur and r.tableoid = d.part
-        and (select count(*) from %6$s_gone) >= 0 returning 1$sql$, agentundo._from(t), set_list, t.history, t.id, out_and_in, name) end,
+      from %5$s_work d join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
+      where d.action = 'update' and not %4$s and r.ctid = d.cur and r.tableoid = d.part
+        and (select count(*) from %5$s_gone) >= 0 returning 1$sql$, agentundo._from(t), set_list, t.history, out_and_in, name) end,
     'here', case when not operations ? 'I' then 'select 1 where false' else format($sql$
       insert into %1$s (%2$s) overriding system value
       select %3$s
-      from work d
+      from %7$s_work d
       join lateral (select * from %4$s h where h.ctid = d.before offset 0) b on true
       left join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
-      where d.tracked = %6$s and (d.action = 'insert' or d.action = 'update' and %7$s)
-        and (select count(*) from %8$s_back) >= 0 returning 1$sql$,
-      t.relation, column_list, value_list, t.history, agentundo._from(t), t.id, out_and_in, name) end));
+      where (d.action = 'insert' or d.action = 'update' and %6$s)
+        and (select count(*) from %7$s_back) >= 0 returning 1$sql$,
+      t.relation, column_list, value_list, t.history, agentundo._from(t), out_and_in, name) end));
 end
 $body$;
 
@@ -5164,32 +5272,71 @@ begin
 end
 $body$;
 
+-- The rows for which this revert stands although it writes none: gone already, or not to come back. An image that
+-- lacks a column of today would bring it back empty one day; such a row is left out.
+create or replace function agentundo._record_void(d agentundo._decision[], revert_id text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  kind record;
+  number bigint;
+  columns_sql text; values_sql text; known_sql text;
+begin
+  for kind in
+    select x.id, k.operation, k.rows
+    from agentundo._tracked x
+    cross join lateral (
+      select case when y.before is null then 'D' else 'I' end::"char" as operation, array_agg(y) as rows
+      from unnest(d) y
+      where y.tracked = x.id and y.status = 'done' and y.cur is null and y.unit is null and (y.before is null) <> (y.after is null)
+        and not coalesce(y.detail ? 'segments', false)
+      group by 1) k
+    where exists (select from agentundo._key(x.id))
+    order by x.id, k.operation
+  loop
+    select * into t from agentundo._tracked x where x.id = kind.id;
+    select string_agg(format(', %I', c.history_column), '' order by c.attnum), string_agg(', ' || i.value, '' order by c.attnum),
+           coalesce(string_agg(i.known, ' and '), 'true')
+      into columns_sql, values_sql, known_sql
+      from agentundo._columns(t.id) c
+      join agentundo._image_columns(t.id, 'h', 'coalesce(d.before_change, d.after_change)') i on i.attnum = c.attnum
+     where c.live and c.history_column is not null;
+    number := nextval('agentundo._change_number');
+    execute format('insert into %1$s (_change, _image%2$s) select $1, $2%3$s from unnest($3) d
+        join lateral (select * from %1$s h where h.ctid = coalesce(d.before, d.after) offset 0) h on true where %4$s',
+      t.history, columns_sql, values_sql, known_sql) using number, case kind.operation when 'D' then 'O' else 'N' end::"char", kind.rows;
+    if found then
+      insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, void, invocation, application, tool)
+      values (number, t.id, t.relation, pg_relation_filenode(t.relation), 0, 0, kind.operation, true, revert_id, current_setting('application_name'), agentundo._setting('agent.tool'));
+    end if;
+  end loop;
+end
+$body$;
+
 -- All tables in one statement, so that foreign keys are checked when everything is in place.
 create or replace function agentundo._restore(d agentundo._decision[], tally jsonb, replace int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
-  path text;
-  ctes text := '';
+  ctes text;
   counts text := '';
+  earlier text;
   planned bigint[] := array[]::bigint[];
   done bigint[];
 begin
   for t in select * from agentundo._tracked x where tally ? x.id::text order by x.relation::oid loop
-    path := coalesce(path, agentundo._users_path(t.relation));
-    ctes := ctes || ',' || agentundo._restore_sql(t, 't' || t.id, tally -> t.id::text, t.id = any (replace));
+    ctes := concat_ws(',', ctes, agentundo._restore_sql(t, 't' || t.id, earlier, tally -> t.id::text, t.id = any (replace)));
+    earlier := 't' || t.id;
     counts := counts || format(' || array[(select count(*) from t%1$s_gone), (select count(*) from t%1$s_back), (select count(*) from t%1$s_here)]', t.id);
     planned := planned || array(
       select coalesce((tally -> t.id::text ->> o.operation)::bigint, 0) from unnest(array['D', 'U', 'I']) with ordinality o (operation, n) order by o.n);
   end loop;
-  if ctes = '' then
+  if ctes is null then
     return;
   end if;
-  select * into done from agentundo._act(format($sql$
-    with path as materialized (select set_config('search_path', $5, true)),
-    work as materialized (select x.* from path, unnest($1) x where x.status in ('ok', 'merge') and x.action <> 'none')%s
-    select '{}'::bigint[]%s$sql$, ctes, counts), path, d);
+  select * into done from agentundo._act(format('with %s select ''{}''::bigint[]%s', ctes, counts), d);
   if done is distinct from planned then
     raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back',
       hint = 'Call revert again.';
@@ -5283,6 +5430,7 @@ begin
       cross join lateral agentundo._columns(x.id) c
       join pg_attrdef f on f.adrelid = x.relation and f.adnum = c.attnum
       where c.live and c.since_change > 0);
+  perform agentundo._record_void(d, revert_id);
   if not captured then
     perform agentundo._record_changes(d, revert_id);
     perform agentundo._expect(tally);
@@ -5470,7 +5618,7 @@ begin
     into result.rows_deleted, result.rows_inserted, result.rows_updated, result.rows_skipped, result.conflicts
     from unnest(d) x;
   -- Nothing was left to do but what an earlier revert of these had done: no second one stands for it.
-  if not redo and result.rows_deleted + result.rows_inserted + result.rows_updated = 0 then
+  if not redo and not exists (select from agentundo._change c where c.invocation = revert_id) then
     select v.id into earlier from agentundo._revert v where v.invocations && task.aim and v.standing and v.id <> revert_id order by v.number desc limit 1;
     if earlier is not null then
       delete from agentundo._invocation i where i.id = revert_id;
