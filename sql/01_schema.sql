@@ -7,12 +7,12 @@
 --
 -- Ownership: all of it belongs to `agentundo_owner`, a role that cannot log in and is never a
 -- superuser. What only a table's owner may do (put our triggers on, switch a trigger off and on
--- again) is done by one small function per table owner (05_tracking.sql).
+-- again) is done by one small function per table owner (05_deputies.sql).
 --
 -- Code of other people runs while a revert restores a row: CHECK constraints, index expressions,
 -- defaults, generated columns, casts. It runs as `agentundo_worker`, a role without login that may
 -- read and write tracked tables and read their history, and owns nothing but the two functions that
--- act for it (09_guard.sql). So whoever owns a tracked table gets at other tracked tables through it
+-- act for it (11_guard.sql). So whoever owns a tracked table gets at other tracked tables through it
 -- at most, never at our own functions, guards and records. agentundo_owner is a member of it, not the
 -- other way round.
 --

@@ -38,7 +38,7 @@ $body$
   end
 $body$;
 
--- Who runs the statements in which code of other people runs (09_guard.sql): agentundo_worker, or where
+-- Who runs the statements in which code of other people runs (11_guard.sql): agentundo_worker, or where
 -- there is no such role the owner of everything. Rights on users' tables are granted to this role.
 create or replace function agentundo._worker() returns name
 language sql stable parallel safe as

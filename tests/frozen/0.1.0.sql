@@ -41,12 +41,12 @@ $agentundo$;
 --
 -- Ownership: all of it belongs to `agentundo_owner`, a role that cannot log in and is never a
 -- superuser. What only a table's owner may do (put our triggers on, switch a trigger off and on
--- again) is done by one small function per table owner (05_tracking.sql).
+-- again) is done by one small function per table owner (05_deputies.sql).
 --
 -- Code of other people runs while a revert restores a row: CHECK constraints, index expressions,
 -- defaults, generated columns, casts. It runs as `agentundo_worker`, a role without login that may
 -- read and write tracked tables and read their history, and owns nothing but the two functions that
--- act for it (09_guard.sql). So whoever owns a tracked table gets at other tracked tables through it
+-- act for it (11_guard.sql). So whoever owns a tracked table gets at other tracked tables through it
 -- at most, never at our own functions, guards and records. agentundo_owner is a member of it, not the
 -- other way round.
 --
@@ -556,7 +556,7 @@ $body$
   end
 $body$;
 
--- Who runs the statements in which code of other people runs (09_guard.sql): agentundo_worker, or where
+-- Who runs the statements in which code of other people runs (11_guard.sql): agentundo_worker, or where
 -- there is no such role the owner of everything. Rights on users' tables are granted to this role.
 create or replace function agentundo._worker() returns name
 language sql stable parallel safe as
@@ -937,24 +937,14 @@ where (not g.tgisinternal or g.tgparentid <> 0 and g.tgfoid not in (
     select p.oid from pg_catalog.pg_proc p where p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace and p.proname like 'RI\_FKey\_%'))
   and g.tgfoid not in (select p.oid from pg_catalog.pg_proc p where p.pronamespace = 'agentundo'::pg_catalog.regnamespace);
 
--- ==== 05_tracking.sql ====
+-- ==== 05_deputies.sql ====
 
--- 05  Tracking: which tables are captured, and how their history follows them
---
--- track() gives a table a history table and triggers. _sync() is the heart: it looks at the table
--- as it is now (columns, key, partitions) and makes history columns, capture functions, triggers
--- and grants agree with it, by adding only: history is never rewritten and nothing in it depends on
--- the user's types, so no ALTER or DROP of his is refused because of us.
---
--- DDL of ours waits 3 s for a lock, then gives way (55P03): whoever queues for a table stops all who come
--- after.
+-- 05  Deputies: how we do DDL on a user's table without his rights
 --
 -- DDL on users' tables is done through a deputy: one function per table owner, belonging to that
 -- owner, that can do a few narrow things and that only we may call. So we need no membership in the
 -- owners' roles, and reverting with our rights never means reverting with a superuser's. Rights on the
 -- tables go to agentundo_worker, in whose name rows are restored.
-
--- Deputies -------------------------------------------------------------------------------------------
 
 -- What a deputy is: this text and no other. It takes no SQL from anybody: names are looked up, what they
 -- stand for is written here, and rights are granted to our worker alone.
@@ -1138,7 +1128,14 @@ begin
 end
 $body$;
 
--- Following a table -----------------------------------------------------------------------------------
+-- ==== 06_following.sql ====
+
+-- 06  Following: how history keeps up with a table that changes
+--
+-- _sync() is the heart: it looks at the table as it is now (columns, key, partitions) and makes history
+-- columns, capture functions, triggers and grants agree with it, by adding only: history is never
+-- rewritten and nothing in it depends on the user's types, so no ALTER or DROP of his is refused
+-- because of us. Event triggers call it where they exist; where not, sync() does (07_tracking.sql).
 
 -- Notes what the labels of enum columns are called. A label with another name at the same place in the
 -- order was renamed; after a logical copy, which numbers the places anew, they are matched by name once.
@@ -1373,7 +1370,107 @@ begin
 end
 $body$;
 
--- Public ----------------------------------------------------------------------------------------------
+-- After DDL ----------------------------------------------------------------------------------------------
+
+-- Event triggers call these where they exist (21_grants.sql); DDL of yours never fails because of us.
+create or replace function agentundo._on_ddl() returns event_trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
+$body$
+declare
+  id int;
+begin
+  if agentundo._setting('agentundo.internal') is not null then
+    return;
+  end if;
+  for id in
+    select distinct x.id
+    from pg_event_trigger_ddl_commands() d
+    join agentundo._tracked x on x.active
+    where d.classid = 'pg_class'::regclass
+      and (x.relation = d.objid or x.relation = pg_partition_root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
+        or x.relation in (select agentundo._relatives(d.objid)) or d.objid in (select agentundo._ancestors(x.relation))
+        or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid))
+    union
+    select x.id from agentundo._tracked x
+    join agentundo._member mb on mb.tracked = x.id
+    where x.active and exists (select from pg_event_trigger_ddl_commands() d where d.object_type in ('type', 'schema'))
+  loop
+    begin
+      perform agentundo._sync(id);
+    exception when others then
+      raise warning 'agentundo: could not follow this change: %', sqlerrm
+        using hint = 'Tagged writes to the table are refused until "select agentundo.sync()" succeeds.';
+    end;
+  end loop;
+  -- New tables: in a schema that is tracked as a whole, or inheriting from a tracked table.
+  perform agentundo._track_new(d.objid, coalesce(r.capture, (
+      select x.capture from agentundo._tracked x where x.active and x.relation in (select agentundo._ancestors(d.objid)) limit 1)))
+  from pg_event_trigger_ddl_commands() d
+  join pg_class c on c.oid = d.objid and c.relkind in ('r', 'p') and not c.relispartition
+  join pg_namespace n on n.oid = c.relnamespace
+  left join agentundo._schema_rule r on r.schema_name = n.nspname
+  where d.classid = 'pg_class'::regclass and d.command_tag in ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
+    and not exists (select from agentundo._tracked x where x.relation = d.objid and x.active)
+    and (r.capture is not null or exists (select from agentundo._tracked x where x.active and x.relation in (select agentundo._ancestors(d.objid))));
+end
+$body$;
+
+-- The tables from which a table inherits, over all generations; not those of which it is a partition.
+create or replace function agentundo._ancestors(relation oid) returns setof regclass
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive up as (
+    select i.inhparent from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhrelid = relation and not c.relispartition
+    union
+    select i.inhparent from pg_inherits i join up u on i.inhrelid = u.inhparent)
+  select inhparent::regclass from up
+$body$;
+
+create or replace function agentundo._track_new(relation regclass, capture text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if agentundo._why_not_trackable(relation) is null then
+    perform agentundo._track(relation, capture);
+  end if;
+exception when others then
+  raise warning 'agentundo: table % is not tracked: %', relation, sqlerrm
+    using hint = format('Run "select agentundo.track(%L)" as its owner.', relation::text);
+end
+$body$;
+
+create or replace function agentundo._on_drop() returns event_trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t record;
+begin
+  for t in
+    select x.id from agentundo._tracked x join pg_event_trigger_dropped_objects() d
+      on d.classid = 'pg_class'::regclass and d.objid = x.relation and d.objsubid = 0
+  loop
+    perform agentundo._sync(t.id);
+  end loop;
+  -- A history table dropped by hand: sessions that have captured before must look again.
+  for t in
+    select mb.id from agentundo._member mb join agentundo._tracked x on x.id = mb.tracked
+    join pg_event_trigger_dropped_objects() d on d.classid = 'pg_class'::regclass and d.objid = x.history and d.objsubid = 0
+    where to_regproc('agentundo._capture_' || mb.id) is not null
+  loop
+    execute format('alter function agentundo.%I() cost 100', '_capture_' || t.id);
+  end loop;
+end
+$body$;
+
+-- ==== 07_tracking.sql ====
+
+-- 07  Tracking: which tables are captured
+--
+-- track() gives a table a history table and triggers, untrack() takes the triggers away, sync() lets the
+-- history follow a table that has changed (06_following.sql).
+--
+-- DDL of ours waits 3 s for a lock, then gives way (55P03): whoever queues for a table stops all who come
+-- after.
 
 create or replace function agentundo._track(relation regclass, capture text) returns setof regclass
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
@@ -1553,99 +1650,9 @@ $body$;
 comment on function agentundo.sync(regclass) is
   'Follows changed tables: new, renamed, retyped or dropped columns, new and detached partitions, a restored dump. Adds to history, rewrites nothing, changes no row of yours.';
 
--- Event triggers call these where they exist (18_grants.sql); DDL of yours never fails because of us.
-create or replace function agentundo._on_ddl() returns event_trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
-$body$
-declare
-  id int;
-begin
-  if agentundo._setting('agentundo.internal') is not null then
-    return;
-  end if;
-  for id in
-    select distinct x.id
-    from pg_event_trigger_ddl_commands() d
-    join agentundo._tracked x on x.active
-    where d.classid = 'pg_class'::regclass
-      and (x.relation = d.objid or x.relation = pg_partition_root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
-        or x.relation in (select agentundo._relatives(d.objid)) or d.objid in (select agentundo._ancestors(x.relation))
-        or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid))
-    union
-    select x.id from agentundo._tracked x
-    join agentundo._member mb on mb.tracked = x.id
-    where x.active and exists (select from pg_event_trigger_ddl_commands() d where d.object_type in ('type', 'schema'))
-  loop
-    begin
-      perform agentundo._sync(id);
-    exception when others then
-      raise warning 'agentundo: could not follow this change: %', sqlerrm
-        using hint = 'Tagged writes to the table are refused until "select agentundo.sync()" succeeds.';
-    end;
-  end loop;
-  -- New tables: in a schema that is tracked as a whole, or inheriting from a tracked table.
-  perform agentundo._track_new(d.objid, coalesce(r.capture, (
-      select x.capture from agentundo._tracked x where x.active and x.relation in (select agentundo._ancestors(d.objid)) limit 1)))
-  from pg_event_trigger_ddl_commands() d
-  join pg_class c on c.oid = d.objid and c.relkind in ('r', 'p') and not c.relispartition
-  join pg_namespace n on n.oid = c.relnamespace
-  left join agentundo._schema_rule r on r.schema_name = n.nspname
-  where d.classid = 'pg_class'::regclass and d.command_tag in ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
-    and not exists (select from agentundo._tracked x where x.relation = d.objid and x.active)
-    and (r.capture is not null or exists (select from agentundo._tracked x where x.active and x.relation in (select agentundo._ancestors(d.objid))));
-end
-$body$;
+-- ==== 08_capture.sql ====
 
--- The tables from which a table inherits, over all generations; not those of which it is a partition.
-create or replace function agentundo._ancestors(relation oid) returns setof regclass
-language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
-$body$
-  with recursive up as (
-    select i.inhparent from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhrelid = relation and not c.relispartition
-    union
-    select i.inhparent from pg_inherits i join up u on i.inhrelid = u.inhparent)
-  select inhparent::regclass from up
-$body$;
-
-create or replace function agentundo._track_new(relation regclass, capture text) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
-$body$
-begin
-  if agentundo._why_not_trackable(relation) is null then
-    perform agentundo._track(relation, capture);
-  end if;
-exception when others then
-  raise warning 'agentundo: table % is not tracked: %', relation, sqlerrm
-    using hint = format('Run "select agentundo.track(%L)" as its owner.', relation::text);
-end
-$body$;
-
-create or replace function agentundo._on_drop() returns event_trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
-$body$
-declare
-  t record;
-begin
-  for t in
-    select x.id from agentundo._tracked x join pg_event_trigger_dropped_objects() d
-      on d.classid = 'pg_class'::regclass and d.objid = x.relation and d.objsubid = 0
-  loop
-    perform agentundo._sync(t.id);
-  end loop;
-  -- A history table dropped by hand: sessions that have captured before must look again.
-  for t in
-    select mb.id from agentundo._member mb join agentundo._tracked x on x.id = mb.tracked
-    join pg_event_trigger_dropped_objects() d on d.classid = 'pg_class'::regclass and d.objid = x.history and d.objsubid = 0
-    where to_regproc('agentundo._capture_' || mb.id) is not null
-  loop
-    execute format('alter function agentundo.%I() cost 100', '_capture_' || t.id);
-  end loop;
-end
-$body$;
-
--- ==== 06_capture.sql ====
-
--- 06  Capture: a write under a tag leaves its row images, in the same transaction
+-- 08  Capture: a write under a tag leaves its row images, in the same transaction
 --
 -- Each relation of a tracked table has one capture function, generated with static SQL over explicit
 -- columns, called by statement triggers that see the rows before and after as transition tables.
@@ -2044,9 +2051,9 @@ begin
 end
 $body$;
 
--- ==== 07_images.sql ====
+-- ==== 09_images.sql ====
 
--- 07  Images: how one row of history, or of a table, is read and compared
+-- 09  Images: how one row of history, or of a table, is read and compared
 --
 -- History keeps each column of a table in a history column of its own, named by attribute number, and
 -- in a further one after the column has changed its type. What stands here turns a column of the table
@@ -2279,9 +2286,9 @@ $body$
   from agentundo._key(tracked_id) k
 $body$;
 
--- ==== 08_history.sql ====
+-- ==== 10_history.sql ====
 
--- 08  History: reading what was captured
+-- 10  History: reading what was captured
 --
 -- What lives here: how a row image is shown, the six views, and the functions that answer "what can
 -- be undone", "what did this call change", "what happened to this row". All of it is pure SELECT: it
@@ -2807,9 +2814,9 @@ $body$;
 comment on function agentundo.row_version(regclass, jsonb) is
   'An opaque string that changes whenever another transaction writes the row, whatever it writes; null when there is no such row. Equal to the version that row_history() shows for the write that made the row. Changes nothing.';
 
--- ==== 09_guard.sql ====
+-- ==== 11_guard.sql ====
 
--- 09  Guard: who may do what
+-- 11  Guard: who may do what
 --
 -- What lives here: the judgement of the calling role; the two functions as which other people's code runs;
 -- and the few things a team decides for itself: its policies, the owners of its scopes, what a revert does
@@ -3170,9 +3177,9 @@ $body$;
 comment on function agentundo.set_trigger(regclass, name, text) is
   'Says whether a trigger of yours fires for rows that a revert restores: ''silence'' (the default) or ''fire''. Takes effect at the next revert; changes neither the trigger nor a row now.';
 
--- ==== 10_net.sql ====
+-- ==== 12_net.sql ====
 
--- 10  Net: what a set of changes did to each row, and what the row is now
+-- 12  Net: what a set of changes did to each row, and what the row is now
 --
 -- For every key that the set touched: the image before the set, the image after it, the current row.
 -- A set that is one change of a table, as nearly all are, takes a straight way: two images and the row. Of
@@ -3186,7 +3193,7 @@ comment on function agentundo.set_trigger(regclass, name, text) is
 --
 -- Images are compared as stored (the operator *=), over explicit column lists without generated
 -- columns, never with =. Everything here is a pure SELECT over one snapshot, executed by agentundo_worker
--- (_look() in 09_guard.sql): $6 are the changes of the set, $7 those of its own reverts and redos, $8 those
+-- (_look() in 11_guard.sql): $6 are the changes of the set, $7 those of its own reverts and redos, $8 those
 -- of standing reverts; $9 are four numbers: changes up to the first are compared by image alone, rows of
 -- changes up to the second are gone by TRUNCATE, the third is where places begin, the fourth the table.
 
@@ -3490,6 +3497,7 @@ begin
     from change c
     cross join net n
     left join {{lookup}} r on {{in_table}}
+    {{with_others}}
     cross join lateral (select c.change <= $9[1]
       or c.change > $9[2] and n.after is not null and r.ctid is not null and {{rewritten}}) v (by_value)
     left join lateral (
@@ -3503,7 +3511,9 @@ begin
     'keys', (select string_agg(format('coalesce(o.%1$I, n.%1$I) as %1$I', k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
     'h_keys', agentundo._key_list(t.id, 'h'), 'same_key', agentundo._same_key(t.id, 'o', 'n'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
     'old', case when c.inverted then 'N' else 'O' end, 'new', case when c.inverted then 'O' else 'N' end,
-    'gone_since', case when others then agentundo._fill('exists (select from written_since x where {{same}})', jsonb_build_object('same', agentundo._same_key(t.id, 'x', 'n'))) else 'false' end,
+    'gone_since', case when others then 'x.n is not null' else 'false' end,
+    'with_others', case when others then agentundo._fill('left join (select count(*) as n, {{keys}} from written_since x group by {{keys}}) x on {{same}}',
+      jsonb_build_object('keys', agentundo._key_list(t.id, 'x'), 'same', agentundo._same_key(t.id, 'x', 'n'))) else '' end,
     'written_since', case when others then agentundo._written_since_sql(t) || e'),\n' else '' end,
     'has_old', c.operation <> 'I', 'has_new', c.operation not in ('D', 'T'), 'moved', c.operation = 'U',
     'after', agentundo._image_row(t.id, 'h', 'c.change', 'r'), 'row', agentundo._table_row(t.id, 'r'),
@@ -3512,15 +3522,24 @@ begin
 end
 $body$;
 
--- Any number of changes, in any order, with reverts and other people's writes in between.
-create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text) returns text
-language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
-$body$
-declare
-  keys text := (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k);
-  first_key text := (select quote_ident(k.history_column) from agentundo._key(t.id) k where k.place = 1);
-begin
-  return agentundo._net_head(t) || agentundo._fill($sql$,
+-- ==== 13_chains.sql ====
+
+-- 13  Chains: rows that the set wrote more than once, or of which others have undone something
+--
+-- The way for any number of changes, in any order, with reverts and other people's writes in between; what
+-- 12_net.sql calls the straight way is the short cut past it. One statement, in three parts:
+--   * the set by itself: each row's walk through the set's changes, from an image before to one after;
+--   * what others have undone: where a row goes back to is not always what the set found. If what had led
+--     there has been undone since, the row is to be as it would be without it; if it was made by
+--     somebody who is undone, it is not to come back at all. A row is what the last one who stands has left
+--     of it, whatever the order in which the others are taken back and redone;
+--   * the look at the row as it is now.
+-- Tables without a key have a way of their own, at the end.
+
+-- The set by itself. `net` is one row for each key on which its changes do not cancel out.
+create or replace function agentundo._chains_sql() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select $sql$,
   touched as materialized (
     select {{keys}}, count(*) filter (where old) as olds, count(*) filter (where not old) as news,
       min(change) as first_change, max(change) as last_change,
@@ -3587,30 +3606,34 @@ begin
       null::bigint[] as versions
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
-    select {{chain_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id,
+    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id,
       (select array_agg(distinct x.version) from state st join change x using (change) where st.id = s.id and not st.old and st.says = s.says_after)
     from solved s join chain i using (id)
-    where s.says_before is distinct from s.says_after or s.segments > 1),
-  later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
-    select {{image_keys}} from foreigner f join {{history}} h on h._change = f.source join image i on i.xid = f.xid and {{of_image}}
-    group by {{image_keys}} having max(f.change) > max(i.change)),
-  ours as materialized (   -- the reverts that the set takes back: what they took back will stand again
+    where s.says_before is distinct from s.says_after or s.segments > 1)$sql$ $body$;
+
+-- What others have undone. `aimed` is `net` with the image to go back to, `before`.
+create or replace function agentundo._undone_sql() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select $sql$,
+  ours as materialized (          -- the reverts that the set takes back: what they took back will stand again
     select distinct v.id, v.invocations from agentundo._revert v join change c on c.invocation = v.id
     join agentundo._change f on f.change = c.change and f.xid = v.xid),
-  since as (
+  span as (                       -- the first change that is of interest, and the set's last
     select least(min(c.change), (select min(f.change) from ours o cross join lateral unnest(o.invocations) u (id) join agentundo._change f on f.invocation = u.id)) as first_change,
       max(c.change) as last_change
     from change c),
-  taken_back as materialized (   -- changes by others that standing reverts have taken back since: wholly, or some of their rows
-    select * from (select f.change, coalesce(f.source, f.change) as source, f.inverted, v.id as revert, v.xid as revert_xid, v.number,
-      not v.reopened and exists (select from agentundo._reverted u where u.change = f.change and u.revert = v.id) as wholly
-    from since
-    join agentundo._revert v on v.standing and v.number > since.first_change and v.id not in (select id from ours)
-    cross join lateral unnest(v.invocations) u (id)
-    join agentundo._change f on f.invocation = u.id and f.tracked = $9[4]::int and f.change < v.number and f.change <> all ($6) and not f.void
-    where not exists (select from agentundo._revert w where w.id = f.invocation and w.xid = f.xid)) x
-    where not wholly or change < (select last_change from since)),
-  undone as materialized (   -- the same row by row: all of a change that is taken back wholly, else the rows that the revert has written
+  taken_back as materialized (    -- changes by others that standing reverts have taken back since: wholly, or some of their rows
+    select x.*
+    from (
+      select f.change, coalesce(f.source, f.change) as source, f.inverted, v.id as revert, v.xid as revert_xid, v.number,
+        not v.reopened and exists (select from agentundo._reverted u where u.change = f.change and u.revert = v.id) as wholly
+      from span
+      join agentundo._revert v on v.standing and v.number > span.first_change and v.id not in (select id from ours)
+      cross join lateral unnest(v.invocations) u (id)
+      join agentundo._change f on f.invocation = u.id and f.tracked = $9[4]::int and f.change < v.number and f.change <> all ($6) and not f.void
+      where not exists (select from agentundo._revert w where w.id = f.invocation and w.xid = f.xid)) x
+    where not x.wholly or x.change < (select last_change from span)),
+  undone as materialized (        -- the same row by row: all rows of what was taken back wholly, else those that the revert has written
     select x.change, x.number, (h._image = 'N') <> x.inverted as new, h.ctid as tid, {{h_keys}}, {{taken_image}} as says
     from taken_back x join {{history}} h on h._change = x.source
     where x.wholly
@@ -3621,75 +3644,96 @@ begin
       and exists (
         select from agentundo._change r join {{history}} s on s._change = coalesce(r.source, r.change)
         where r.invocation = x.revert and r.xid = x.revert_xid and r.tracked = $9[4]::int and {{taken_row}})
-      and not exists (   -- and no redo has done again
+      and not exists (            -- and no redo has done again
         select from agentundo._revert w join agentundo._change r on r.invocation = w.id and r.xid = w.xid and r.tracked = $9[4]::int
         join {{history}} s on s._change = coalesce(r.source, r.change)
         where w.standing and w.number > x.number and x.revert = any (w.invocations) and w.id not in (select id from ours) and {{taken_row}})),
-  doubtful as (   -- rows of which others have undone something, or that a redo would bring back where others have
+  upset as (                      -- changes of a redo that found the rows otherwise than they had been left, or nothing to do
+    select c.change from change c join ours o on o.id = c.invocation
+    where c.void or exists (
+      select from span
+      join agentundo._change f on f.tracked = $9[4]::int and f.change > span.first_change and f.change < c.change and f.invocation <> all (o.invocations)
+      join agentundo._revert v on v.invocations @> array[f.invocation] and v.number < c.change)),
+  doubtful as (                   -- the rows of which all the rest is
     select {{keys}} from undone
     union
-    select {{image_keys}} from image i join change c using (change) join ours o on o.id = c.invocation
-    where c.void or i.old and exists (
-      select from since join agentundo._change f on f.tracked = $9[4]::int and f.change > since.first_change and f.change < since.last_change
-      join agentundo._revert v on v.invocations @> array[f.invocation] and v.number < c.change
-      where f.invocation <> all (o.invocations))),
-  standing as materialized (   -- all that others have done to these rows, and nobody has taken back
-    select f.change, f.xid, f.invocation, (h._image = 'N') <> f.inverted as new, {{h_keys}}
-    from since
-    join agentundo._change f on f.tracked = $9[4]::int and f.change < since.last_change and f.change <> all ($6) and not f.void
-      and f.change >= least(since.first_change, (select min(change) from taken_back))
+    select {{image_keys}} from image i join upset using (change)),
+  standing as materialized (      -- what others have done to these rows, and nobody has taken back
+    select f.change, f.xid, f.invocation, f.undone_at, (h._image = 'N') <> f.inverted as new, {{h_keys}}
+    from (
+      select f.*, (select min(v.number) from agentundo._revert v where v.invocations @> array[f.invocation]) as undone_at
+      from span
+      join agentundo._change f on f.tracked = $9[4]::int and f.change < span.last_change and f.change <> all ($6) and not f.void
+        and f.change >= least(span.first_change, (select min(change) from taken_back))
+      where ({{stranger}} or exists (select from ours o where f.invocation = any (o.invocations)))
+        and not exists (select from agentundo._revert w where w.id = f.invocation and w.xid = f.xid)
+        and exists (select from doubtful)
+      offset 0) f
     join {{history}} h on h._change = coalesce(f.source, f.change)
     join doubtful k on {{of_doubtful}}
-    where ({{stranger}} or exists (select from ours o where f.invocation = any (o.invocations)))
-      and not exists (select from agentundo._revert w where w.id = f.invocation and w.xid = f.xid)
-      and not exists (select from undone u where u.change = f.change and {{of_undone}})),
-  undone_since as (   -- for each image to come back: what had led to it since somebody last wrote the row who stands, and is undone now
+    where not exists (select from undone u where u.change = f.change and {{of_undone}})),
+  stood as (                      -- for each image that would come back: who stands and wrote the row last before
+    select i.tid, i.change, {{image_keys}}, max(l.change) as stood
+    from image i join change c using (change) join doubtful k on {{doubtful_image}}
+    left join standing l on {{image_standing}} and l.change < i.change
+    where i.old and not c.void
+    group by i.tid, i.change, {{image_keys}}),
+  undone_since as (               -- and what had led to it after that, and is undone now
     select i.tid as image, i.change as image_change, u.new, u.tid, u.change, dense_rank() over (partition by i.tid order by u.says using operator(pg_catalog.*<)) as says
-    from (select i.tid, i.change, {{image_keys}}, coalesce((select max(l.change) from standing l where {{image_standing}} and l.change < i.change), 0) as stood from image i join change c using (change) where i.old and not c.void) i
-    join undone u on {{image_undone}} and u.change > i.stood and u.change < i.change and u.number > i.change),
-  ends as (           -- what that chain began with, and what it came to
+    from stood i join undone u on {{image_undone}} and u.change > coalesce(i.stood, 0) and u.change < i.change and u.number > i.change),
+  ends as (                       -- what that began with, and what it came to
     select image, image_change, says, min(tid) filter (where not new) as old, min(change) filter (where not new) as old_change,
       min(tid) filter (where new) as new, min(change) filter (where new) as new_change,
       count(*) filter (where not new) - count(*) filter (where new) as surplus
     from undone_since group by image, image_change, says having count(*) filter (where not new) <> count(*) filter (where new)),
-  chained as (        -- if it is one, and nobody has written without being seen
+  led as (                        -- if it is one chain: nobody has written without being seen
     select image, image_change, max(new) filter (where surplus < 0) as new, max(new_change) filter (where surplus < 0) as new_change,
       max(old) filter (where surplus > 0) as before, max(old_change) filter (where surplus > 0) as before_change
     from ends group by image, image_change having count(*) filter (where surplus < 0) = 1 and count(*) filter (where surplus > 0) <= 1),
-  last_stood as materialized (   -- for each image of a redo: what somebody did to the row last, of all that stands once ours stands again
-    select i.tid as image, i.old, c.void, last.invocation = any (o.invocations) as own, l.gone, l.was_undone, {{image_keys}}
-    from image i join change c using (change) join ours o on o.id = c.invocation
-    cross join lateral (
-      select l.xid, l.invocation from standing l where {{image_standing}} and l.change < i.change order by l.change desc limit 1) last
-    cross join lateral (
-      select count(*) filter (where not l.new) > count(*) filter (where l.new) as gone,
-        bool_or(exists (select from agentundo._revert v where v.invocations @> array[l.invocation] and v.number < i.change)) as was_undone
-      from standing l where {{image_standing}} and (l.xid, l.invocation) is not distinct from (last.xid, last.invocation)) l),
-  instead as (        -- not the image comes back but what was before that chain, or nothing
+  last_stood as materialized (    -- for each image of an upset redo: what was done to the row last, of all that stands once ours stands again
+    select image, old, void, own, {{keys}}, count(*) filter (where not new) > count(*) filter (where new) as gone, min(undone_at) < change as was_undone
+    from (
+      select i.tid as image, i.change, i.old, c.void, l.invocation = any (o.invocations) as own, l.new, l.undone_at, {{image_keys}},
+        (l.xid, l.invocation) is not distinct from (first_value(l.xid) over w, first_value(l.invocation) over w) as last
+      from image i join upset using (change) join change c using (change) join ours o on o.id = c.invocation
+      join standing l on {{image_standing}} and l.change < i.change
+      window w as (partition by i.tid order by l.change desc)) l
+    where last group by image, change, old, void, own, {{keys}}),
+  instead as (                    -- not this image comes back but what was before that chain, if it led there
     select c.image, c.before, c.before_change
-    from chained c join {{history}} h on h.ctid = c.image join {{history}} n on n.ctid = c.new
+    from led c join {{history}} h on h.ctid = c.image join {{history}} n on n.ctid = c.new
     where {{came_to}} operator(pg_catalog.*=) {{came_back}}
     union all
-    select l.image, null, null   -- nor if somebody has deleted the row whose deletion was undone when ours was, and is not now
+    select l.image, null, null    -- or nothing: somebody has deleted the row, which was undone when ours was, and is not now
     from last_stood l
     where l.old and l.gone and (l.void or l.was_undone and not exists (select from undone_since u where u.image = l.image))),
+  overtaken as (                  -- nothing was done to the row when ours was undone, and others have written it since it was ours
+    select distinct {{keys}} from last_stood where void and not own and not gone),
   aimed as (
-    select net.*, case when i.image is null then net.image else i.before end as before, case when i.image is null then image_change else i.before_change end as before_change
-    from net left join instead i on i.image = net.image),
+    select net.*, case when i.image is null then net.image else i.before end as before, case when i.image is null then net.image_change else i.before_change end as before_change
+    from net left join instead i on i.image = net.image)$sql$ $body$;
+
+-- The row as it is now, and whether anybody who stands has written it since. For the verdict: `judged`.
+create or replace function agentundo._look_sql() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select $sql$,
 {{written_since}}
       and not exists (select from undone u where u.change = f.change and {{of_undone}})),
+  later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
+    select {{image_keys}} from foreigner f join {{history}} h on h._change = f.source join image i on i.xid = f.xid and {{of_image}}
+    group by {{image_keys}} having max(f.change) > max(i.change)),
   compared as (
     select n.*, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
       n.image is null and n.after is not null and ic.operation = 'U' or n.after is null and n.image is not null and ac.operation = 'U' as moved,
       a.matches, b.matches as back,
       (n.change <= $9[1] or n.change > $9[2] and r.ctid is not null and coalesce({{rewritten}}, false)) as by_value,
       l.{{first_key}} is not null as written_again,
-      exists (select from written_since x where {{written_net}} and x.change > n.change) as gone_since,
-      -- nothing was done to the row when ours was undone, and others have written it since it was ours
-      exists (select from last_stood i where {{overtaken}} and i.void and not i.own and not i.gone) as overtaken
+      coalesce(x.change > n.change, false) as gone_since, o.{{first_key}} is not null as overtaken
     from aimed n
     left join {{lookup}} r on {{in_table}}
     left join later l on {{later_net}}
+    left join (select max(change) as change, {{keys}} from written_since group by {{keys}}) x on {{written_net}}
+    left join overtaken o on {{overtaken_net}}
     left join change ac on ac.change = n.after_change
     left join change ic on ic.change = n.image_change
     left join lateral (select case when n.change <= $9[1] or n.change > $9[2] and {{rewritten}}
@@ -3710,22 +3754,29 @@ begin
         or version in ({{undo_versions}}) and not exists (select from stranger s where {{stranger_compared}} and s.change > compared.change)) as untouched,
       back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $9[4]::int and f.change = any ($7)) as taken_back,
       case when segments > 1 then (select min(st.tid)::text from state st where st.id = compared.chain) end as at
-    from compared)
-$sql$, jsonb_build_object(
-    'history', t.history, 'lookup', lookup, 'keys', keys, 'first_key', first_key,
-    'h_keys', agentundo._key_list(t.id, 'h'), 'chain_keys', agentundo._key_list(t.id, 'i'), 'image_keys', agentundo._key_list(t.id, 'i'),
-    'same_chain', agentundo._same_key(t.id, 'i', 'c'), 'of_chain', agentundo._same_key(t.id, 'h', 'c'), 'of_image', agentundo._same_key(t.id, 'h', 'i'),
-    'taken_row', agentundo._same_key(t.id, 's', 'h'), 'of_doubtful', agentundo._same_key(t.id, 'h', 'k'), 'of_undone', agentundo._same_key(t.id, 'u', 'h'),
-    'written_since', agentundo._written_since_sql(t), 'overtaken', agentundo._same_key(t.id, 'i', 'n'), 'written_net', agentundo._same_key(t.id, 'x', 'n'), 'came_to', agentundo._image_row(t.id, 'n', 'c.new_change'), 'came_back', agentundo._image_row(t.id, 'h', 'c.image_change'),
-    'image_undone', agentundo._same_key(t.id, 'u', 'i'), 'image_standing', agentundo._same_key(t.id, 'l', 'i'), 'later_net', agentundo._same_key(t.id, 'l', 'n'),
-    'stranger_compared', agentundo._same_key(t.id, 's', 'compared'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
-    'image', agentundo._image_row(t.id, 'h', 'i.change'), 'taken_image', agentundo._image_row(t.id, 'h', 'x.change'),
-    'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),
-    'row', agentundo._table_row(t.id, 'r'),
-    'rewritten', agentundo._rewritten_sql(t, 'ac'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true),
-    'undo_versions', agentundo._undo_versions_sql(), 'stranger', agentundo._stranger_sql('f')))
-    || agentundo._verdict_sql(t);
-end
+    from compared)$sql$ $body$;
+
+create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._net_head(t)
+    || agentundo._fill(agentundo._chains_sql() || agentundo._undone_sql() || agentundo._look_sql(), jsonb_build_object(
+      'history', t.history, 'lookup', lookup,
+      'keys', (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
+      'first_key', (select quote_ident(k.history_column) from agentundo._key(t.id) k where k.place = 1),
+      'h_keys', agentundo._key_list(t.id, 'h'), 'image_keys', agentundo._key_list(t.id, 'i'),
+      'same_chain', agentundo._same_key(t.id, 'i', 'c'), 'of_chain', agentundo._same_key(t.id, 'h', 'c'), 'of_image', agentundo._same_key(t.id, 'h', 'i'),
+      'taken_row', agentundo._same_key(t.id, 's', 'h'), 'of_doubtful', agentundo._same_key(t.id, 'h', 'k'), 'of_undone', agentundo._same_key(t.id, 'u', 'h'),
+      'doubtful_image', agentundo._same_key(t.id, 'i', 'k'), 'image_undone', agentundo._same_key(t.id, 'u', 'i'), 'image_standing', agentundo._same_key(t.id, 'l', 'i'),
+      'later_net', agentundo._same_key(t.id, 'l', 'n'), 'written_net', agentundo._same_key(t.id, 'x', 'n'), 'overtaken_net', agentundo._same_key(t.id, 'o', 'n'),
+      'stranger_compared', agentundo._same_key(t.id, 's', 'compared'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
+      'image', agentundo._image_row(t.id, 'h', 'i.change'), 'taken_image', agentundo._image_row(t.id, 'h', 'x.change'),
+      'came_to', agentundo._image_row(t.id, 'n', 'c.new_change'), 'came_back', agentundo._image_row(t.id, 'h', 'c.image_change'),
+      'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),
+      'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),
+      'row', agentundo._table_row(t.id, 'r'), 'row_by_value', agentundo._table_row(t.id, 'r', true), 'rewritten', agentundo._rewritten_sql(t, 'ac'),
+      'written_since', agentundo._written_since_sql(t), 'undo_versions', agentundo._undo_versions_sql(), 'stranger', agentundo._stranger_sql('f')))
+    || agentundo._verdict_sql(t)
 $body$;
 
 -- Tables without a key: rows are told apart by what they say, and equal ones are counted.
@@ -3781,9 +3832,9 @@ $body$
     agentundo._rewritten_sql(t, 'c'))
 $body$;
 
--- ==== 11_obstacles.sql ====
+-- ==== 14_obstacles.sql ====
 
--- 11  Obstacles: what constraints say of the rows that a revert would write
+-- 14  Obstacles: what constraints say of the rows that a revert would write
 --
 -- The plan asks before anything is written: would a restored row break a CHECK, NOT NULL or domain, take
 -- a unique value that somebody else holds, lack its parent; would a row that goes leave dependents. The
@@ -4169,15 +4220,15 @@ begin
 end
 $body$;
 
--- ==== 12_modes.sql ====
+-- ==== 15_modes.sql ====
 
--- 12  Modes: what abort, skip, merge and force make of rows that somebody else has touched
+-- 15  Modes: what abort, skip, merge and force make of rows that somebody else has touched
 --
--- The net effect per row (10_net.sql) says what could go back and what has been written since. What stands
+-- The net effect per row (12_net.sql) says what could go back and what has been written since. What stands
 -- here turns one list of decisions into another: rows whose key moved are paired; columns that others
 -- changed are named, and with merge some of ours go back beside them; force takes back what was written
 -- later; skip leaves it, with all rows that belong to it; what constraints say is entered last
--- (11_obstacles.sql). cascade is no matter of rows: it makes the set larger (13_plan.sql).
+-- (14_obstacles.sql). cascade is no matter of rows: it makes the set larger (16_plan.sql).
 
 create or replace function agentundo._renumber(d agentundo._decision[]) returns agentundo._decision[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -4516,17 +4567,17 @@ begin
 end
 $body$;
 
--- ==== 13_plan.sql ====
+-- ==== 16_plan.sql ====
 
--- 13  Plan: what a revert would do, row by row, and what stands in its way
+-- 16  Plan: what a revert would do, row by row, and what stands in its way
 --
--- One place decides. plan() shows the decisions, revert() (15_revert.sql) makes them again under its
+-- One place decides. plan() shows the decisions, revert() (18_revert.sql) makes them again under its
 -- locks, by the same code, and acts. Deciding only reads: no lock, no temporary table, no sequence, so
 -- a plan works in a READ ONLY transaction and on a hot standby. Decisions travel as an array of
 -- `_decision`, in which images are named by where they lie, not copied.
 --
--- The order of work: the net effect per row (10_net.sql), the modes (12_modes.sql), then what constraints
--- say of the rest (11_obstacles.sql), again and again while skipping a row takes the ground from under
+-- The order of work: the net effect per row (12_net.sql), the modes (15_modes.sql), then what constraints
+-- say of the rest (14_obstacles.sql), again and again while skipping a row takes the ground from under
 -- another. cascade makes the set larger until nothing tagged stands in its way. Showing values comes last
 -- and can fail for no legal value.
 
@@ -4922,9 +4973,9 @@ $body$;
 comment on function agentundo.plan_summary(text[], text, boolean, text) is
   'A plan in numbers: rows per table, action and status, with the first 20 conflicts of each. Reads only, and is cheaper than plan() for large sets.';
 
--- ==== 14_act.sql ====
+-- ==== 17_act.sql ====
 
--- 14  Act: one attempt to do what a plan says
+-- 17  Act: one attempt to do what a plan says
 --
 -- Lock, then look, then act:
 --   1. the tables, by oid: ROW EXCLUSIVE keeps ALTER out; SHARE ROW EXCLUSIVE where triggers of the
@@ -4933,10 +4984,10 @@ comment on function agentundo.plan_summary(text[], text, boolean, text) is
 --   3. the plan, decided again, now that nothing of it can move;
 --   4. our own changes are written down, in the same subtransaction as the rows: the row version holds
 --      for them too;
---   5. one statement for all tables (as agentundo_worker, see 09_guard.sql);
+--   5. one statement for all tables (as agentundo_worker, see 11_guard.sql);
 --   6. what capture saw of it is compared with the plan: anything more (a cascade) rolls back.
 --
--- It runs in a subtransaction of its caller (15_revert.sql), so every error leaves nothing behind.
+-- It runs in a subtransaction of its caller (18_revert.sql), so every error leaves nothing behind.
 
 -- What the plan does, in numbers: for each table (by its id) the rows that it deletes, updates and inserts. In
 -- the tables `replace` an update is a delete and an insert.
@@ -5446,12 +5497,12 @@ begin
 end
 $body$;
 
--- ==== 15_revert.sql ====
+-- ==== 18_revert.sql ====
 
--- 15  Revert: attempts until one succeeds, and what is told of it
+-- 18  Revert: attempts until one succeeds, and what is told of it
 --
 -- A revert locks its invocations first, by id: a second click waits here and finds the work done. Then it
--- makes attempts (14_act.sql), each in a subtransaction with a short lock_timeout: who gives way lets go of
+-- makes attempts (17_act.sql), each in a subtransaction with a short lock_timeout: who gives way lets go of
 -- everything and tries again, so that no writer becomes the revert's deadlock victim. Integrity errors come
 -- out as UN001 with the constraint's name. At the end stands the record: what is covered now, one event.
 -- The changes that the attempt wrote can be reverted like any others; that is what redo() does.
@@ -5837,9 +5888,9 @@ $body$;
 comment on function agentundo.redo(text, text, boolean, text, text, text) is
   'Takes back the newest standing revert of an invocation: its rows are again what it wrote, with the same respect for what others wrote since.';
 
--- ==== 16_record.sql ====
+-- ==== 19_record.sql ====
 
--- 16  Record: invocations as the application tells of them, effects, events
+-- 19  Record: invocations as the application tells of them, effects, events
 --
 -- An invocation needs no record: a tag is enough to capture and to revert. A record adds what the
 -- database cannot see (input, result, failure, tier, model) and makes a retried call idempotent.
@@ -6069,9 +6120,9 @@ $body$;
 comment on function agentundo.record_effect(text, text, text, text, timestamptz, text, text, text, text) is
   'Records what an invocation did outside of the database (a mail, a payment, a booking), whether anything can make up for it and until when. Shown in plans; a revert of rows does not take it back.';
 
--- ==== 17_upkeep.sql ====
+-- ==== 20_upkeep.sql ====
 
--- 17  Upkeep: is all well, and how long is history kept
+-- 20  Upkeep: is all well, and how long is history kept
 --
 -- check() looks for everything that would make a promise of ours untrue: a write that is not captured,
 -- a revert that cannot act, history that cannot be trusted. It reads catalogs, changes nothing and never
@@ -6450,13 +6501,13 @@ $body$;
 comment on function agentundo.erase(regclass, jsonb, text) is
   'Deletes every captured image of one row for good, and input, result and error of the invocations that touched it; those invocations can no longer take this row back. Erase each key that the row ever had. The row itself in your table stays: delete that yourself.';
 
--- ==== 18_grants.sql ====
+-- ==== 21_grants.sql ====
 
--- 18  Grants: which role may call what; last of all what only the installing role can do
+-- 21  Grants: which role may call what; last of all what only the installing role can do
 --
 -- PUBLIC gets nothing, not even USAGE of our schemas: a writer of a tracked table needs no right of
 -- ours, capture runs with the rights of its owner. The marker roles get the functions named here; most
--- of those judge the caller once more (09_guard.sql). Nobody but the owner gets at tables or at history
+-- of those judge the caller once more (11_guard.sql). Nobody but the owner gets at tables or at history
 -- (but for `_home`, which tells clients the version).
 --
 -- track(), untrack() and sync() are for operators. They ask for more than this grant: only who may act

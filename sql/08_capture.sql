@@ -1,4 +1,4 @@
--- 06  Capture: a write under a tag leaves its row images, in the same transaction
+-- 08  Capture: a write under a tag leaves its row images, in the same transaction
 --
 -- Each relation of a tracked table has one capture function, generated with static SQL over explicit
 -- columns, called by statement triggers that see the rows before and after as transition tables.

@@ -1,10 +1,10 @@
--- 12  Modes: what abort, skip, merge and force make of rows that somebody else has touched
+-- 15  Modes: what abort, skip, merge and force make of rows that somebody else has touched
 --
--- The net effect per row (10_net.sql) says what could go back and what has been written since. What stands
+-- The net effect per row (12_net.sql) says what could go back and what has been written since. What stands
 -- here turns one list of decisions into another: rows whose key moved are paired; columns that others
 -- changed are named, and with merge some of ours go back beside them; force takes back what was written
 -- later; skip leaves it, with all rows that belong to it; what constraints say is entered last
--- (11_obstacles.sql). cascade is no matter of rows: it makes the set larger (13_plan.sql).
+-- (14_obstacles.sql). cascade is no matter of rows: it makes the set larger (16_plan.sql).
 
 create or replace function agentundo._renumber(d agentundo._decision[]) returns agentundo._decision[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as

@@ -1,4 +1,4 @@
--- 08  History: reading what was captured
+-- 10  History: reading what was captured
 --
 -- What lives here: how a row image is shown, the six views, and the functions that answer "what can
 -- be undone", "what did this call change", "what happened to this row". All of it is pure SELECT: it

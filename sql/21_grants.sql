@@ -1,8 +1,8 @@
--- 18  Grants: which role may call what; last of all what only the installing role can do
+-- 21  Grants: which role may call what; last of all what only the installing role can do
 --
 -- PUBLIC gets nothing, not even USAGE of our schemas: a writer of a tracked table needs no right of
 -- ours, capture runs with the rights of its owner. The marker roles get the functions named here; most
--- of those judge the caller once more (09_guard.sql). Nobody but the owner gets at tables or at history
+-- of those judge the caller once more (11_guard.sql). Nobody but the owner gets at tables or at history
 -- (but for `_home`, which tells clients the version).
 --
 -- track(), untrack() and sync() are for operators. They ask for more than this grant: only who may act

@@ -1,4 +1,4 @@
--- 09  Guard: who may do what
+-- 11  Guard: who may do what
 --
 -- What lives here: the judgement of the calling role; the two functions as which other people's code runs;
 -- and the few things a team decides for itself: its policies, the owners of its scopes, what a revert does

@@ -1,4 +1,4 @@
--- 07  Images: how one row of history, or of a table, is read and compared
+-- 09  Images: how one row of history, or of a table, is read and compared
 --
 -- History keeps each column of a table in a history column of its own, named by attribute number, and
 -- in a further one after the column has changed its type. What stands here turns a column of the table

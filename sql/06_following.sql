@@ -1,0 +1,331 @@
+-- 06  Following: how history keeps up with a table that changes
+--
+-- _sync() is the heart: it looks at the table as it is now (columns, key, partitions) and makes history
+-- columns, capture functions, triggers and grants agree with it, by adding only: history is never
+-- rewritten and nothing in it depends on the user's types, so no ALTER or DROP of his is refused
+-- because of us. Event triggers call it where they exist; where not, sync() does (07_tracking.sql).
+
+-- Notes what the labels of enum columns are called. A label with another name at the same place in the
+-- order was renamed; after a logical copy, which numbers the places anew, they are matched by name once.
+create or replace function agentundo._sync_labels(tracked_id int, copied boolean) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  number bigint := agentundo._last_change();
+begin
+  if copied then
+    update agentundo._label l set sortorder = e.enumsortorder
+      from agentundo._tracked t, pg_attribute a, pg_enum e
+     where t.id = tracked_id and l.tracked = t.id and l.until_change is null
+       and a.attrelid = t.relation and a.attnum = l.attnum and e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label;
+  end if;
+  with present as (
+    select a.attnum, e.enumlabel::text as label, e.enumsortorder as sortorder
+    from agentundo._tracked t
+    join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped
+    join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid)
+    where t.id = tracked_id),
+  closed as (
+    update agentundo._label l set until_change = number
+     where l.tracked = tracked_id and l.until_change is null
+       and exists (select from present p where p.attnum = l.attnum and p.sortorder = l.sortorder and p.label <> l.label)
+    returning l.attnum, l.sortorder)
+  insert into agentundo._label (tracked, attnum, label, sortorder, since_change)
+    select tracked_id, p.attnum, p.label, p.sortorder,
+      case when exists (select from closed c where c.attnum = p.attnum and c.sortorder = p.sortorder) then number else 0 end
+    from present p
+    where not exists (
+      select from agentundo._label l
+      where l.tracked = tracked_id and l.attnum = p.attnum and l.sortorder = p.sortorder and l.label = p.label and l.until_change is null);
+end
+$body$;
+
+-- The tables at the other ends of a table's foreign keys: a revert looks there for parents and dependents.
+create or replace function agentundo._relatives(relation regclass) returns setof regclass
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with level as (
+    select relation as oid union select p.relid from pg_partition_tree(relation) p)
+  select distinct case when c.conrelid in (select oid from level) then c.confrelid else c.conrelid end::regclass
+  from pg_constraint c
+  where c.contype = 'f' and c.conparentid = 0
+    and (c.conrelid in (select oid from level) or c.confrelid in (select oid from level))
+$body$;
+
+-- The schemas of a table, and of the types of its columns, that we cannot look into yet.
+create or replace function agentundo._out_of_reach(relation regclass, worker name) returns setof regnamespace
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select distinct n::regnamespace
+  from (
+    select c.relnamespace from pg_class c where c.oid = relation
+    union all
+    select b.typnamespace
+    from pg_attribute a
+    join pg_type y on y.oid = a.atttypid
+    join pg_type b on b.oid in (y.oid, y.typelem, y.typbasetype)
+    where a.attrelid = relation and a.attnum > 0 and not a.attisdropped) s (n)
+  where not has_schema_privilege(worker, n, 'usage')
+$body$;
+
+-- Makes everything of ours agree with the table as it is now. Idempotent, adds only.
+-- Takes SHARE ROW EXCLUSIVE on the relations whose triggers it has to create.
+create or replace function agentundo._sync(tracked_id int) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  worker name := agentundo._worker();
+  copied boolean := (select s.own_xmin <> s.xmin::text::bigint from agentundo._stamp s);
+  col record;
+  has agentundo._column;
+  level record;
+  m agentundo._member;
+  key record;
+  capture_function text;
+  history_name text;
+  schema regnamespace;
+begin
+  select * into t from agentundo._tracked where id = tracked_id for update;
+  if not exists (select from pg_class where oid = t.relation) then
+    update agentundo._tracked set active = false, relation = null where id = tracked_id;
+    update agentundo._column set until_change = agentundo._last_change() where tracked = tracked_id and until_change is null;
+    delete from agentundo._member where tracked = tracked_id;
+    return;
+  end if;
+
+  -- After a logical copy attribute numbers are new: match by the name of the column that lives, follow by
+  -- number again. Columns that had been dropped keep a number that no column can have.
+  if copied then
+    update agentundo._column c set attnum = coalesce((
+      select a.attnum
+      from agentundo._column lives
+      join pg_attribute a on a.attrelid = t.relation and a.attname = lives.name and not a.attisdropped
+      where lives.tracked = tracked_id and lives.attnum = c.attnum and lives.until_change is null), -abs(c.attnum))
+    where c.tracked = tracked_id;
+  end if;
+
+  for schema in select agentundo._out_of_reach(t.relation, worker) loop
+    begin
+      perform agentundo._by_deputy('usage', t.relation, schema::text);
+    exception when insufficient_privilege then
+      null;
+    end;
+    continue when has_schema_privilege(worker, schema, 'usage');
+    perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s may not look into schema %s', t.relation, worker, schema),
+      format('Run "grant usage on schema %s to %I" as the owner of the schema.', schema, worker),
+      jsonb_build_object('relation', t.relation::text, 'reason', format('schema %s', schema)));
+  end loop;
+
+  if not has_table_privilege(worker, t.history, 'select') then
+    execute format('grant select on %s to %I', t.history, worker);
+  end if;
+
+  -- Columns. One that went or changed its type ends; one that is new or changed its type begins.
+  update agentundo._column c set until_change = agentundo._last_change()
+   where c.tracked = tracked_id and c.until_change is null
+     and not exists (
+       select from pg_attribute a
+       where a.attrelid = t.relation and a.attnum = c.attnum and not a.attisdropped and a.attgenerated = ''
+         and agentundo._history_type(a.atttypid) = c.type);
+  update agentundo._column c set attnum = -c.attnum
+   where c.tracked = tracked_id and c.attnum > 0
+     and not exists (select from pg_attribute a where a.attrelid = t.relation and a.attnum = c.attnum and not a.attisdropped);
+  -- A dropped column of a composite type: its values can go nowhere any more, and must not keep the user
+  -- from dropping the type.
+  for has in
+    select c.* from agentundo._column c
+    where c.tracked = tracked_id and c.until_change is not null and (
+      select y.typtype from pg_attribute a join pg_type z on z.oid = a.atttypid join pg_type y on y.oid = coalesce(nullif(z.typelem, 0), z.oid)
+      where a.attrelid = t.history and a.attname = c.history_column) = 'c'
+  loop
+    execute format('alter table %s drop column %I', t.history, has.history_column);
+    delete from agentundo._column c where c.tracked = tracked_id and c.history_column = has.history_column;
+  end loop;
+  for col in
+    select a.attnum, a.attname, agentundo._history_type(a.atttypid) as type, a.atttypid
+    from pg_attribute a
+    where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+    order by a.attnum
+  loop
+    select * into has from agentundo._column c where c.tracked = tracked_id and c.attnum = col.attnum and c.until_change is null;
+    if not found then
+      history_name := 'c' || col.attnum || coalesce(
+        (select '_' || (count(*) + 1) from pg_attribute h where h.attrelid = t.history and h.attname ~ ('^c' || col.attnum || '(_|$)') having count(*) > 0), '');
+      execute format('alter table %s add column %I %s', t.history, history_name, col.type);
+      if to_regtype(col.type)::oid >= 16384 then
+        -- ANALYZE would call functions of the type, which may be the user's, as the owner of history
+        execute format('alter table %s alter column %I set statistics 0', t.history, history_name);
+      end if;
+      insert into agentundo._column (tracked, history_column, attnum, name, type, since_change)
+      values (tracked_id, history_name, col.attnum, col.attname, col.type,
+              case when exists (select from agentundo._change c where c.tracked = tracked_id) then agentundo._last_change() else 0 end);
+    elsif has.name <> col.attname then
+      update agentundo._column c set name = col.attname where c.tracked = tracked_id and c.attnum = col.attnum;
+    end if;
+  end loop;
+  perform agentundo._sync_labels(tracked_id, copied);
+
+  select * into key from agentundo._best_key(t.relation);
+  update agentundo._tracked set
+    name = agentundo._name(t.relation),
+    key_columns = coalesce(key.columns, '{}'),
+    kind = case
+      when (select relkind from pg_class where oid = t.relation) = 'p' then 'partitioned'
+      when exists (select from pg_inherits where inhparent = t.relation or inhrelid = t.relation) then 'inherited'
+      else 'plain' end
+  where id = tracked_id returning * into t;
+
+  -- Relations that left the tree (a detached partition) lose our triggers.
+  for level in
+    select mb.relation from agentundo._member mb
+    where mb.tracked = tracked_id and mb.relation not in (select r from agentundo._levels(t.relation, t.kind) r)
+  loop
+    if exists (select from pg_class where oid = level.relation) then
+      perform agentundo._drop_triggers(level.relation);
+    end if;
+    delete from agentundo._member mb where mb.relation = level.relation;
+  end loop;
+
+  -- Tables that a foreign key ties to it, as far as we have a deputy there.
+  for level in
+    select r as relation from agentundo._relatives(t.relation) r
+    where not has_table_privilege(worker, r, 'select') and agentundo._deputy(r) is not null
+  loop
+    perform agentundo._by_deputy('grant select', level.relation);
+  end loop;
+
+  -- Every level of the tree.
+  for level in select r as relation, c.relkind from agentundo._levels(t.relation, t.kind) r join pg_class c on c.oid = r loop
+    insert into agentundo._member as mb (relation, tracked, shape, filenode)
+      values (level.relation, tracked_id, agentundo._shape(level.relation), pg_relation_filenode(level.relation))
+      on conflict (relation) do update set tracked = excluded.tracked, shape = excluded.shape, filenode = excluded.filenode,
+        rewritten = case when mb.filenode <> excluded.filenode then agentundo._last_change() else mb.rewritten end
+      returning * into m;
+    if level.relkind = 'r' and not (has_table_privilege(worker, level.relation, 'insert') and has_table_privilege(worker, level.relation, 'select')
+        and has_table_privilege(worker, level.relation, 'update') and has_table_privilege(worker, level.relation, 'delete'))
+      or level.relkind = 'p' and not has_table_privilege(worker, level.relation, 'delete') then
+      perform agentundo._by_deputy('grant', level.relation);
+    end if;
+    capture_function := agentundo._make_capture(t, m);
+    perform agentundo._make_triggers(t, m, capture_function);
+  end loop;
+end
+$body$;
+
+create or replace function agentundo._levels(root regclass, kind text) returns setof regclass
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select root where kind <> 'partitioned'
+  union all
+  select p.relid::regclass from pg_partition_tree(root) p join pg_class c on c.oid = p.relid
+  where kind = 'partitioned' and c.relkind in ('r', 'p')
+$body$;
+
+create or replace function agentundo._drop_triggers(relation regclass) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  name text;
+begin
+  for name in
+    select tgname from pg_trigger
+    where tgrelid = relation and tgname like 'agentundo\_%' and not tgisinternal and tgparentid = 0
+      and tgfoid in (select oid from pg_proc where pronamespace = 'agentundo'::regnamespace)
+  loop
+    perform agentundo._by_deputy('drop trigger', relation, name);
+  end loop;
+end
+$body$;
+
+-- After DDL ----------------------------------------------------------------------------------------------
+
+-- Event triggers call these where they exist (21_grants.sql); DDL of yours never fails because of us.
+create or replace function agentundo._on_ddl() returns event_trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
+$body$
+declare
+  id int;
+begin
+  if agentundo._setting('agentundo.internal') is not null then
+    return;
+  end if;
+  for id in
+    select distinct x.id
+    from pg_event_trigger_ddl_commands() d
+    join agentundo._tracked x on x.active
+    where d.classid = 'pg_class'::regclass
+      and (x.relation = d.objid or x.relation = pg_partition_root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
+        or x.relation in (select agentundo._relatives(d.objid)) or d.objid in (select agentundo._ancestors(x.relation))
+        or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid))
+    union
+    select x.id from agentundo._tracked x
+    join agentundo._member mb on mb.tracked = x.id
+    where x.active and exists (select from pg_event_trigger_ddl_commands() d where d.object_type in ('type', 'schema'))
+  loop
+    begin
+      perform agentundo._sync(id);
+    exception when others then
+      raise warning 'agentundo: could not follow this change: %', sqlerrm
+        using hint = 'Tagged writes to the table are refused until "select agentundo.sync()" succeeds.';
+    end;
+  end loop;
+  -- New tables: in a schema that is tracked as a whole, or inheriting from a tracked table.
+  perform agentundo._track_new(d.objid, coalesce(r.capture, (
+      select x.capture from agentundo._tracked x where x.active and x.relation in (select agentundo._ancestors(d.objid)) limit 1)))
+  from pg_event_trigger_ddl_commands() d
+  join pg_class c on c.oid = d.objid and c.relkind in ('r', 'p') and not c.relispartition
+  join pg_namespace n on n.oid = c.relnamespace
+  left join agentundo._schema_rule r on r.schema_name = n.nspname
+  where d.classid = 'pg_class'::regclass and d.command_tag in ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
+    and not exists (select from agentundo._tracked x where x.relation = d.objid and x.active)
+    and (r.capture is not null or exists (select from agentundo._tracked x where x.active and x.relation in (select agentundo._ancestors(d.objid))));
+end
+$body$;
+
+-- The tables from which a table inherits, over all generations; not those of which it is a partition.
+create or replace function agentundo._ancestors(relation oid) returns setof regclass
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive up as (
+    select i.inhparent from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhrelid = relation and not c.relispartition
+    union
+    select i.inhparent from pg_inherits i join up u on i.inhrelid = u.inhparent)
+  select inhparent::regclass from up
+$body$;
+
+create or replace function agentundo._track_new(relation regclass, capture text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if agentundo._why_not_trackable(relation) is null then
+    perform agentundo._track(relation, capture);
+  end if;
+exception when others then
+  raise warning 'agentundo: table % is not tracked: %', relation, sqlerrm
+    using hint = format('Run "select agentundo.track(%L)" as its owner.', relation::text);
+end
+$body$;
+
+create or replace function agentundo._on_drop() returns event_trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t record;
+begin
+  for t in
+    select x.id from agentundo._tracked x join pg_event_trigger_dropped_objects() d
+      on d.classid = 'pg_class'::regclass and d.objid = x.relation and d.objsubid = 0
+  loop
+    perform agentundo._sync(t.id);
+  end loop;
+  -- A history table dropped by hand: sessions that have captured before must look again.
+  for t in
+    select mb.id from agentundo._member mb join agentundo._tracked x on x.id = mb.tracked
+    join pg_event_trigger_dropped_objects() d on d.classid = 'pg_class'::regclass and d.objid = x.history and d.objsubid = 0
+    where to_regproc('agentundo._capture_' || mb.id) is not null
+  loop
+    execute format('alter function agentundo.%I() cost 100', '_capture_' || t.id);
+  end loop;
+end
+$body$;

@@ -1,0 +1,185 @@
+-- 07  Tracking: which tables are captured
+--
+-- track() gives a table a history table and triggers, untrack() takes the triggers away, sync() lets the
+-- history follow a table that has changed (06_following.sql).
+--
+-- DDL of ours waits 3 s for a lock, then gives way (55P03): whoever queues for a table stops all who come
+-- after.
+
+create or replace function agentundo._track(relation regclass, capture text) returns setof regclass
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
+$body$
+declare
+  reason text := agentundo._why_not_trackable(relation);
+  t agentundo._tracked;
+  c pg_class;
+  history_table text;
+  child regclass;
+begin
+  if capture is null or capture not in ('agent', 'all') then
+    perform agentundo._fail('22023', format('agentundo: there is no capture mode %L', capture),
+      'Use ''agent'' (tagged writes and agent roles) or ''all'' (every write).');
+  elsif reason is not null then
+    perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s', coalesce(relation::text, 'NULL'), reason),
+      'See "agentundo.check()" for what is tracked, and the limits in the documentation.',
+      jsonb_build_object('relation', relation::text, 'reason', reason));
+  end if;
+  select * into c from pg_class where oid = relation;
+  if not pg_has_role(agentundo._caller(), c.relowner, 'usage') then
+    perform agentundo._fail('UN003', format('agentundo: only its owner can have table %s tracked', relation),
+      format('Run it as %s, or as a superuser.', pg_get_userbyid(c.relowner)));
+  end if;
+
+  select * into t from agentundo._tracked x where x.relation = _track.relation for update;
+  if not found then
+    insert into agentundo._tracked as x (relation, name, kind, capture, history, key_columns)
+    values (_track.relation, agentundo._name(_track.relation), 'plain', _track.capture, 'agentundo._change'::regclass, '{}')
+    returning * into t;
+    history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id);
+    execute format('create table %s (_change bigint not null, _image "char" not null)', history_table);
+    execute format('create index on %s (_change)', history_table);
+    execute format('alter table %s replica identity full', history_table);
+    execute format('comment on table %s is %L', history_table,
+      'Images of rows of ' || t.name || ': O before, N after a change of agentundo._change. Columns are named by attribute number, see agentundo._column.');
+    update agentundo._tracked x set history = to_regclass(history_table) where x.id = t.id;
+  else
+    update agentundo._tracked x set capture = _track.capture, active = true where x.id = t.id;
+  end if;
+  perform agentundo._sync(t.id);
+  if c.relpersistence = 'u' then
+    raise warning 'agentundo: % is unlogged: a crash empties it, and its history will not match', relation;
+  end if;
+  return next relation;
+
+  -- A tree by inheritance: a statement on the parent writes the children's rows too.
+  for child in select inhrelid::regclass from pg_inherits where inhparent = relation and c.relkind = 'r' loop
+    return query select agentundo._track(child, capture);
+  end loop;
+end
+$body$;
+
+create or replace function agentundo.track(relation regclass, capture text default 'agent') returns setof regclass
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  level regclass;
+begin
+  -- As the caller: whoever may act for the owners of the table and of all its parts deputizes us.
+  if agentundo._why_not_trackable(relation) is null then
+    for level in
+      select relation
+      union
+      select relid::regclass from pg_catalog.pg_partition_tree(relation) where relid is not null
+      union
+      (with recursive heir as (
+         select inhrelid from pg_catalog.pg_inherits where inhparent = relation
+         union select i.inhrelid from pg_catalog.pg_inherits i join heir h on i.inhparent = h.inhrelid)
+       select inhrelid::regclass from heir)
+    loop
+      perform agentundo._deputize(level);
+    end loop;
+  end if;
+  return query select agentundo._track(relation, capture);
+end
+$body$;
+comment on function agentundo.track(regclass, text) is
+  'Begins to keep history for a table (and its partitions or inheriting tables): writes under a tag, or all writes with capture => ''all''. Creates triggers under a short SHARE ROW EXCLUSIVE lock; changes no row. Again on a tracked table: changes its capture mode.';
+
+create or replace function agentundo.track_schema(schema regnamespace, capture text default 'agent') returns setof regclass
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  relation regclass;
+begin
+  for relation in
+    select c.oid::regclass from pg_catalog.pg_class c
+    where c.relnamespace = schema and c.relkind in ('r', 'p') and not c.relispartition
+      and agentundo._why_not_trackable(c.oid) is null
+    order by c.oid
+  loop
+    return query select agentundo.track(relation, capture);
+  end loop;
+  perform agentundo._remember_schema(schema, capture);
+end
+$body$;
+comment on function agentundo.track_schema(regnamespace, text) is
+  'Tracks every table of a schema, now and later: tables created afterwards are tracked by an event trigger, or reported as errors by check() where there is none. Locks each table shortly; changes no row.';
+
+create or replace function agentundo._remember_schema(schema regnamespace, capture text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if not has_schema_privilege(agentundo._caller(), schema, 'create') then
+    perform agentundo._fail('UN003', format('agentundo: %s may not decide for schema %s', agentundo._caller(), schema), 'Run it as the owner of the schema.');
+  end if;
+  insert into agentundo._schema_rule values ((select nspname from pg_namespace where oid = schema), capture)
+  on conflict (schema_name) do update set capture = excluded.capture;
+end
+$body$;
+
+create or replace function agentundo.untrack(relation regclass, keep_history boolean default true) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
+$body$
+declare
+  t agentundo._tracked;
+  level record;
+begin
+  select * into t from agentundo._tracked x where x.relation = untrack.relation for update;
+  if not found then
+    perform agentundo._fail('UN004', format('agentundo: %s is not tracked', coalesce(relation::text, 'NULL')),
+      'The view agentundo.tracked lists what is.');
+  elsif not pg_has_role(agentundo._caller(), (select relowner from pg_class where oid = relation), 'usage') then
+    perform agentundo._fail('UN003', format('agentundo: only its owner can untrack %s', relation), 'Run it as the owner, or as a superuser.');
+  end if;
+  for level in select mb.relation, mb.id from agentundo._member mb where mb.tracked = t.id loop
+    perform agentundo._drop_triggers(level.relation);
+    if not keep_history then  -- else it can still be reverted
+      perform agentundo._by_deputy('revoke', level.relation);
+    end if;
+    execute format('drop function if exists agentundo.%I()', '_capture_' || level.id);
+  end loop;
+  delete from agentundo._member mb where mb.tracked = t.id;
+  if keep_history then
+    update agentundo._tracked x set active = false where x.id = t.id;
+  else
+    if exists (select from pg_class where oid = t.history) then
+      execute format('drop table %s', t.history);
+    end if;
+    delete from agentundo._reverted r using agentundo._change c where c.tracked = t.id and r.change = c.change;
+    delete from agentundo._change c where c.tracked = t.id;
+    delete from agentundo._tracked x where x.id = t.id;
+  end if;
+end
+$body$;
+comment on function agentundo.untrack(regclass, boolean) is
+  'Takes our triggers off a table; later writes are not captured. History stays and can still be reverted, unless keep_history is false: then it is destroyed and nothing of this table can be undone any more.';
+
+create or replace function agentundo.sync(relation regclass default null) returns setof regclass
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
+$body$
+declare
+  t agentundo._tracked;
+  found_one boolean := false;
+begin
+  for t in
+    select * from agentundo._tracked x
+    where x.active and (sync.relation is null or x.relation = sync.relation or x.relation = pg_partition_root(sync.relation))
+    order by x.relation::oid
+  loop
+    found_one := true;
+    perform agentundo._sync(t.id);
+    return next t.relation;
+  end loop;
+  if relation is not null and not found_one then
+    perform agentundo._fail('UN004', format('agentundo: %s is not tracked', relation), 'Call agentundo.track() first.');
+  end if;
+  -- The first sync after a logical copy (all of it at once) makes versions worth something again.
+  if relation is null and exists (select from agentundo._stamp s where s.own_xmin <> s.xmin::text::bigint) then
+    delete from agentundo._stamp;
+    insert into agentundo._stamp (trusted_after) values (agentundo._last_change());
+    update agentundo._stamp set own_xmin = xmin::text::bigint;
+  end if;
+end
+$body$;
+comment on function agentundo.sync(regclass) is
+  'Follows changed tables: new, renamed, retyped or dropped columns, new and detached partitions, a restored dump. Adds to history, rewrites nothing, changes no row of yours.';

@@ -1,0 +1,342 @@
+-- 12  Net: what a set of changes did to each row, and what the row is now
+--
+-- For every key that the set touched: the image before the set, the image after it, the current row.
+-- A set that is one change of a table, as nearly all are, takes a straight way: two images and the row. Of
+-- any other, keys with a single change are simple and the rest are solved as chains:
+--   * between transactions the change number is the order, because row locks serialised them;
+--   * inside one transaction it is not (a user's AFTER ROW trigger on the same table is captured before
+--     the statement that fired it), so images are linked instead: an N that equals another's O cancels,
+--     absence is a state too, and what is left over is the transaction's before and after;
+--   * where the after of one transaction is not the before of the next, somebody else wrote in between:
+--     a segment boundary. Only the last segment can go back.
+--
+-- Images are compared as stored (the operator *=), over explicit column lists without generated
+-- columns, never with =. Everything here is a pure SELECT over one snapshot, executed by agentundo_worker
+-- (_look() in 11_guard.sql): $6 are the changes of the set, $7 those of its own reverts and redos, $8 those
+-- of standing reverts; $9 are four numbers: changes up to the first are compared by image alone, rows of
+-- changes up to the second are gone by TRUNCATE, the third is where places begin, the fourth the table.
+
+-- Is a change somebody else's write? A change that a standing revert took back and that revert's own
+-- change cancel each other, as if neither had been. A condition over the alias, as text.
+create or replace function agentundo._stranger_sql(alias text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select format($sql$(not %1$I.void
+    and not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing and not v.reopened where u.change = %1$I.change)
+    and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.xid = %1$I.xid and v.standing))$sql$, alias)
+$body$;
+
+-- The versions that reverts and redos have left in a table, and those of changes that were undone and had
+-- come to nothing. A row that one of them brought to the very image that our set had left is as our set left
+-- it, if no stranger wrote it in between.
+create or replace function agentundo._undo_versions_sql() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$
+  select 'select c.xmin::text::bigint from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid and c.tracked = $9[4]::int
+    union all select c.xmin::text::bigint from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing and not v.reopened
+    join agentundo._change c on c.change = u.change and c.tracked = $9[4]::int'
+$body$;
+
+-- The part of the statement that both kinds of tables begin with: the changes of the set, those by others in
+-- the same transactions, and the set's images. Rows that a standing revert has taken back already, and no
+-- redo of it has done again, are left out, change by change.
+create or replace function agentundo._net_head(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$
+  with change as materialized (
+    select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation, c.void
+    from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
+  foreigner as materialized (
+    select f.change, f.xid, coalesce(f.source, f.change) as source
+    from agentundo._change f
+    where f.tracked = $9[4]::int and f.xid in (select xid from change) and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}),
+  settled as materialized (
+    select distinct v.id, v.number, v.invocations{{keys}}
+    from agentundo._change f
+    join agentundo._revert v on v.id = f.invocation and v.xid = f.xid
+    join {{history}} h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $9[4]::int and f.change = any ($8)),
+  redone as materialized (
+    select distinct v.number, v.invocations{{keys}}
+    from agentundo._revert v
+    join agentundo._change f on f.invocation = v.id and f.xid = v.xid and f.tracked = $9[4]::int
+    join {{history}} h on h._change = coalesce(f.source, f.change)
+    where v.standing and v.invocations && (select array_agg(s.id) from settled s)),
+  image as materialized (
+    select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid{{keys}}
+    from change c join {{history}} h on h._change = c.source
+    where not exists (
+      select from settled s
+      where {{settled}} and s.number > c.change and c.invocation = any (s.invocations)
+        and not exists (select from redone r where {{redone}} and r.number > s.number and s.id = any (r.invocations))))$sql$,
+    jsonb_build_object('history', t.history, 'stranger', agentundo._stranger_sql('f'), 'keys', coalesce(', ' || agentundo._key_list(t.id, 'h'), ''),
+      'settled', coalesce(agentundo._same_key(t.id, 'h', 's'), 'false'), 'redone', coalesce(agentundo._same_key(t.id, 'h', 'r'), 'false')))
+$body$;
+
+-- Changes up to this number are compared by image alone: their xmins come from before a logical copy.
+create or replace function agentundo._trusted_after() returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case when s.own_xmin = s.xmin::text::bigint then s.trusted_after else 9223372036854775807 end
+  from agentundo._stamp s
+$body$;
+
+-- The table as the current rows are looked up in it: by index for few, and read through once where the
+-- set touched a good part of it, which the planner cannot know of a set that it does not see.
+create or replace function agentundo._lookup_sql(t agentundo._tracked, changes bigint[]) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case
+    when (select sum(c.rows) from agentundo._change c where c.change = any (changes) and c.tracked = t.id) * 20
+         > (select sum(greatest(c.reltuples, 0)) from agentundo._levels(t.relation, t.kind) l join pg_class c on c.oid = l)
+      then format('(select r.ctid, r.tableoid, r.xmin, r.* from %s r offset 0)', agentundo._from(t))
+    else agentundo._from(t) end
+$body$;
+
+-- After an uninstall that kept history, or a careless REVOKE, tables have to be tracked anew.
+create or replace function agentundo._require_rights(tables int[]) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  name text := (
+    select t.name from agentundo._tracked t join pg_class c on c.oid = t.relation and c.relkind in ('r', 'p')
+    where t.id = any (tables) and not has_table_privilege(agentundo._worker(), t.relation, 'select') order by t.id limit 1);
+begin
+  if name is not null then
+    perform agentundo._fail('UN003', format('agentundo: %s has lost its rights on %s', agentundo._worker(), name),
+      format('Run "select agentundo.track(%L)" as the owner of the table.', name), jsonb_build_object('relation', name));
+  end if;
+end
+$body$;
+
+-- Per row: before, after, current, and whether anybody wrote since. Statuses are first ones: 'ok',
+-- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
+-- cancel out are not reported. Places are counted from `first_place`.
+create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[], settled bigint[], first_place int)
+returns agentundo._decision[] language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  statement text;
+  decisions agentundo._decision[];
+  straight boolean;
+  gone boolean;
+begin
+  select * into t from agentundo._tracked where id = tracked_id;
+  straight := agentundo._is_straight(t, changes);
+  gone := t.relation is null or not exists (select from pg_class where oid = t.relation and relkind in ('r', 'p'));
+  if gone then
+    -- Dropped since, or made something else: nothing to compare with, and nothing can be put back.
+    statement := format($sql$
+      select $9[4]::int, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
+        'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
+        jsonb_build_object('hint', %L, 'rows', c.rows)
+      from agentundo._change c where c.change = any ($6) and c.tracked = $9[4]::int$sql$, format('Table %s is gone.', t.name));
+  else
+    perform agentundo._require_rights(array[tracked_id]);
+    statement := case
+      when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
+      when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
+      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes)) end;
+    if exists (select from agentundo._erased e where e.tracked = tracked_id) then
+      statement := format($sql$
+        select * from (%s) net
+        union all
+        select $9[4]::int, c.change, null, null, null, null, c.change, c.change,
+          'none', 'conflict', 'erased', null, null, null, min(case when c.operation = 'U' then 'moved' end), null
+        from agentundo._change c
+        join agentundo._erased e on e.tracked = $9[4]::int and e.change = coalesce(c.source, c.change)
+        where c.change = any ($6) and c.tracked = $9[4]::int
+        group by c.change$sql$, statement);
+    end if;
+  end if;
+  loop
+    -- The table is named before its history, as everybody locks them who changes either.
+    select * into decisions from agentundo._look(format($sql$
+      with agentundo_first as (select from %s where false)
+      select coalesce(array_agg(decision), '{}')
+      from (select row(($9[3] + row_number() over ())::int, net.*)::agentundo._decision as decision from (%s) net) numbered$sql$,
+        case when gone then 'pg_class' else agentundo._from(t) end, statement),
+      e => changes, f => family, g => settled,
+      h => array[agentundo._trusted_after(), (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place, tracked_id])
+      as net (decisions agentundo._decision[]);
+    if decisions is null then
+      perform agentundo._require_workers();
+    end if;
+    exit when not straight or agentundo._stayed_straight(t, changes, decisions);
+    straight := false;
+    statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes));
+  end loop;
+  return decisions;
+end
+$body$;
+
+-- Was anything in this table taken back after these changes? Not each revert wrote a change of its own.
+create or replace function agentundo._undone_since(t agentundo._tracked, changes bigint[]) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with ours as (select max(c.change) as last from agentundo._change c where c.tracked = t.id and c.change = any (changes))
+  select exists (
+      select from ours join agentundo._revert v on v.number > ours.last join agentundo._reverted x on x.revert = v.id
+      join agentundo._change c on c.change = x.change and c.tracked = t.id)
+    or exists (
+      select from ours join agentundo._change c on c.tracked = t.id and c.change > ours.last
+      join agentundo._revert v on v.id = c.invocation and v.xid = c.xid)
+$body$;
+
+-- Was the straight way right? Each image and each row may stand in one decision only (two foreign keys that
+-- act can write a row twice in one change), and if anything was undone since, only rows that are as the
+-- change left them have nothing to do with it.
+create or replace function agentundo._stayed_straight(t agentundo._tracked, changes bigint[], d agentundo._decision[]) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select (select count(x.before) = case when c.operation = 'I' then 0 else c.rows end
+              and count(x.after) = case when c.operation in ('D', 'T') then 0 else c.rows end
+              and count(x.cur) = count(distinct (x.cur, x.part))
+          from unnest(d) x)
+    and (not agentundo._undone_since(t, changes)
+      or not exists (select from unnest(d) x where x.status <> 'ok' or x.cur is null or x.basis <> 'version'))
+  from agentundo._change c where c.tracked = t.id and c.change = any (changes)
+$body$;
+
+-- Is all that the set did to this table one change, beside which nobody else wrote in its transaction? Nearly
+-- always. Then each key has one image before, one after, and the version of the row is that of the change.
+create or replace function agentundo._is_straight(t agentundo._tracked, changes bigint[]) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select count(*) = 1 and not bool_or(s.void)
+    and not exists (
+      select from agentundo._change f
+      where f.tracked = t.id and f.xid = any (array_agg(s.xid)) and f.change <> all (changes))
+    -- a key that is checked at COMMIT only can stand twice in one change
+    and coalesce((select i.indimmediate from agentundo._key(t.id) k, agentundo._best_key(t.relation) b join pg_index i on i.indexrelid = b.index limit 1), false)
+    and not exists (select from agentundo._erased e where e.tracked = t.id)
+  from agentundo._change s where s.tracked = t.id and s.change = any (changes)
+$body$;
+
+-- A condition that is true for images older than a change of type that cannot be undone for values, and
+-- for rows of which the set wrote some images before a column was added and some after.
+create or replace function agentundo._retyped(tracked_id int, change text, before_change text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select concat_ws(' or ', 'false',
+    (select format('%s <= %s', change, max(old.until_change))
+     from agentundo._columns(tracked_id) old
+     join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
+     where old.until_change is not null and not agentundo._widens(old.type, new.type)
+     having max(old.until_change) is not null),
+    (select string_agg(format('%1$s <= %2$s and %3$s > %2$s', before_change, c.since_change, change), ' or ')
+     from agentundo._columns(tracked_id) c
+     where c.live and c.since_change > 0 and c.history_column is not null))
+$body$;
+
+-- Has the storage of the row r been rewritten since a change? All of its rows have another xmin then. A change
+-- knows the storage of its table; that of partitions is noted by sync().
+create or replace function agentundo._rewritten_sql(t agentundo._tracked, change text) returns text
+language sql immutable as
+$body$
+  select case when t.kind = 'partitioned'
+    then format('exists (select from agentundo._member m where m.relation = r.tableoid and (m.rewritten >= %I.change or m.filenode <> pg_relation_filenode(m.relation)))', change)
+    else format('%I.filenode <> pg_relation_filenode(r.tableoid)', change) end
+$body$;
+
+-- What the looks at each row come to. They stand in `judged`, whichever way they were taken.
+create or replace function agentundo._verdict_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select format($sql$
+  select $9[4]::int, change, part, cur, coalesce(before, not_back), after,
+    case when before is not null then before_change when not_back is not null then image_change end, case when after is not null then after_change end,
+    case when overtaken or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
+    case when %1$s then 'conflict'
+      when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
+    case when %1$s then 'schema_changed'
+      when segments > 1 and first_status = 'ok' then 'row_changed' else first_reason end,
+    case when by_value then 'value' else 'version' end,
+    null::text[], null::jsonb,
+    case when moved then 'moved' end,
+    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status, 'at', at) end
+  from (
+    select *,
+      case when before is null and after is null then image end as not_back,
+      case when overtaken then 'done'
+        when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
+        when after is not null then case when untouched then 'ok' when taken_back then 'done' else 'conflict' end
+        when before is null then 'done'
+        when cur is null then case when gone_since then 'conflict' else 'ok' end
+        when taken_back then 'done' else 'conflict' end as first_status,
+      case when overtaken then null
+        when after is not null and cur is null then case when before is not null then 'row_deleted' end
+        when after is not null then case when untouched or taken_back then null when matches then 'row_rewritten' else 'row_changed' end
+        when before is null then null
+        when cur is null then case when gone_since then 'row_deleted' end
+        when not coalesce(taken_back, false) then 'row_exists' end as first_reason
+    from judged
+  ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
+$body$;
+
+-- The keys that others, who stand, have written since: if such a row is absent now, one of them or somebody
+-- unseen has meant it to be, and it is not ours to bring back. A CTE that is left open for more conditions.
+create or replace function agentundo._written_since_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$
+  written_since as materialized (
+    select f.change, {{h_keys}}
+    from agentundo._change f
+    join {{history}} h on h._change = coalesce(f.source, f.change)
+    where f.tracked = $9[4]::int and f.change > (select min(change) from change)
+      and f.change <> all ($6) and f.change <> all ($7) and {{stranger}} and exists (select from net where after is null)$sql$,
+    jsonb_build_object('history', t.history, 'h_keys', agentundo._key_list(t.id, 'h'), 'stranger', agentundo._stranger_sql('f')))
+$body$;
+
+-- The straight way, see _is_straight(): one image before, one after, the row now.
+create or replace function agentundo._net_straight_sql(t agentundo._tracked, changes bigint[], lookup text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  c agentundo._change;
+  others constant boolean := exists (
+    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and not f.void
+    where s.tracked = t.id and s.change = any (changes) and s.operation <> 'I');
+begin
+  select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);
+  return agentundo._fill($sql$
+  with change as materialized (
+    select c.change, c.xmin::text::bigint as version, c.filenode from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
+  net as (
+    select {{keys}}, o.tid as before, n.tid as after
+    from (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{old}}' and {{has_old}}) o
+    full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
+{{written_since}}  compared as (
+    select c.change, c.change as before_change, c.change as image_change, c.change as after_change, n.before, n.before as image, n.after, r.tableoid as part, r.ctid as cur,
+      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken
+    from change c
+    cross join net n
+    left join {{lookup}} r on {{in_table}}
+    {{with_others}}
+    cross join lateral (select c.change <= $9[1]
+      or c.change > $9[2] and n.after is not null and r.ctid is not null and {{rewritten}}) v (by_value)
+    left join lateral (
+      select case when v.by_value then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
+      from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
+  judged as (
+    select *, 1 as segments, null::text as at, false as taken_back, matches and (by_value or version = own_version) as untouched,
+      {{moved}} and (before is null or after is null) as moved
+    from compared)$sql$, jsonb_build_object(
+    'history', t.history, 'lookup', lookup, 'source', coalesce(c.source, c.change),
+    'keys', (select string_agg(format('coalesce(o.%1$I, n.%1$I) as %1$I', k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
+    'h_keys', agentundo._key_list(t.id, 'h'), 'same_key', agentundo._same_key(t.id, 'o', 'n'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
+    'old', case when c.inverted then 'N' else 'O' end, 'new', case when c.inverted then 'O' else 'N' end,
+    'gone_since', case when others then 'x.n is not null' else 'false' end,
+    'with_others', case when others then agentundo._fill('left join (select count(*) as n, {{keys}} from written_since x group by {{keys}}) x on {{same}}',
+      jsonb_build_object('keys', agentundo._key_list(t.id, 'x'), 'same', agentundo._same_key(t.id, 'x', 'n'))) else '' end,
+    'written_since', case when others then agentundo._written_since_sql(t) || e'),\n' else '' end,
+    'has_old', c.operation <> 'I', 'has_new', c.operation not in ('D', 'T'), 'moved', c.operation = 'U',
+    'after', agentundo._image_row(t.id, 'h', 'c.change', 'r'), 'row', agentundo._table_row(t.id, 'r'),
+    'rewritten', agentundo._rewritten_sql(t, 'c'), 'after_by_value', agentundo._image_row(t.id, 'h', 'c.change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true)))
+    || agentundo._verdict_sql(t);
+end
+$body$;
