@@ -155,7 +155,7 @@ create sequence agentundo._change_number cache 1;   -- row locks order the chang
 --
 -- A revert that has to take away a row which is gone already, or may not bring one back, writes no row; but
 -- that it stands for this row, too, has to be known to whoever undoes the other half. That is a change which
--- is `void`: with images, of no rows.
+-- is `void`: images of rows that nobody wrote under it.
 create table agentundo._change (
   change       bigint primary key default pg_catalog.nextval('agentundo._change_number'),
   xid          xid8 not null default pg_catalog.pg_current_xact_id(),

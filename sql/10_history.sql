@@ -201,7 +201,7 @@ from (
   select invocation from agentundo._change where invocation is not null) x
 left join agentundo._invocation i on i.id = x.id
 cross join lateral (
-  select count(*) as changes, min(o.change) as first_change, min(o.at) as first_at, max(o.at) as last_at, sum(o.rows)::bigint as rows,
+  select count(*) as changes, min(o.change) as first_change, min(o.at) as first_at, max(o.at) as last_at, sum(o.rows) filter (where not o.void)::bigint as rows,
     count(*) filter (where not exists (
       select from agentundo._reverted r join agentundo._revert w on w.id = r.revert where r.change = o.change and w.standing and not w.reopened)) as open,
     array_agg(distinct o.tracked) as tracked
@@ -325,7 +325,7 @@ begin
             from newest n where n.run is not null group by n.run) r
       cross join lateral (
         select coalesce(array_agg(distinct coalesce(i.tool, c.tool)) filter (where coalesce(i.tool, c.tool) is not null), '{}') as tools,
-          coalesce(sum(c.rows), 0)::bigint as rows,
+          coalesce(sum(c.rows) filter (where not c.void), 0)::bigint as rows,
           coalesce(bool_or(not exists (
             select from agentundo._reverted x join agentundo._revert v on v.id = x.revert where x.change = c.change and v.standing and not v.reopened)), false) as undoable
         from unnest(agentundo._run_invocations(r.run)) m

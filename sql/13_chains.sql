@@ -37,17 +37,17 @@ $body$ select $sql$,
       min(tid) filter (where old) as old_tid, min(tid) filter (where not old) as new_tid,
       min(change) filter (where old) as old_change, max(change) filter (where not old) as new_change
     from whole group by id, xid, says),
-  linked as (  -- one contiguous walk per transaction
+  linked as materialized (  -- one contiguous walk per transaction
     select id, xid, coalesce(sum(surplus) filter (where surplus > 0), 0) as starts
     from balance group by id, xid),
   hop as (     -- (before, after) steps in order: one per transaction, or one per change where it is not contiguous
-    select l.id, min(w.change) as first_change, max(w.change) as last_change,
+    select l.id, min(w.first_change) as first_change, max(w.last_change) as last_change,
       (array_agg(b.says) filter (where b.surplus > 0))[1] as says_before, (array_agg(b.old_tid) filter (where b.surplus > 0))[1] as before,
       (array_agg(b.old_change) filter (where b.surplus > 0))[1] as before_change,
       (array_agg(b.says) filter (where b.surplus < 0))[1] as says_after, (array_agg(b.new_tid) filter (where b.surplus < 0))[1] as after,
       (array_agg(b.new_change) filter (where b.surplus < 0))[1] as after_change
-    from linked l join balance b using (id, xid) join lateral (select min(change) as change from whole w where w.id = l.id and w.xid = l.xid
-        union all select max(change) from whole w where w.id = l.id and w.xid = l.xid) w on true
+    from linked l join balance b using (id, xid)
+    join (select id, xid, min(change) as first_change, max(change) as last_change from whole group by id, xid) w using (id, xid)
     where l.starts = 1 group by l.id, l.xid
     union all
     select w.id, w.change, w.change,
@@ -61,11 +61,13 @@ $body$ select $sql$,
     join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_chain}}
     where f.tracked = $9[4]::int and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
       and f.change between (select min(first_change) from chain) and (select max(last_change) from chain)),
+  step as materialized (
+    select hop.*, lag(says_after) over w as came_from, lag(last_change) over w as came_at from hop window w as (partition by id order by first_change)),
   cut as (
-    select hop.*, case when lag(says_after) over w is distinct from says_before and lag(last_change) over w is not null
-        or exists (select from intruder i where i.id = hop.id and i.change < hop.first_change and i.change > lag_change) then 1 else 0 end as boundary
-    from (select hop.*, lag(last_change) over (partition by id order by first_change) as lag_change from hop) hop
-    window w as (partition by id order by first_change)),
+    select s.*, (s.came_at is not null and s.came_from is distinct from s.says_before or x.id is not null)::int as boundary
+    from step s
+    left join (select distinct s.id, s.first_change from step s join intruder i on i.id = s.id and i.change > s.came_at and i.change < s.first_change) x
+      on x.id = s.id and x.first_change = s.first_change),
   segment as (
     select cut.*, sum(boundary) over (partition by id order by first_change) as segment, sum(boundary) over (partition by id) as last_segment from cut),
   solved as (
@@ -80,9 +82,12 @@ $body$ select $sql$,
       null::bigint[] as versions
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
-    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id,
-      (select array_agg(distinct x.version) from state st join change x using (change) where st.id = s.id and not st.old and st.says = s.says_after)
-    from solved s join chain i using (id)
+    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id, v.versions
+    from solved s
+    join chain i using (id)
+    left join (
+      select st.id, st.says, array_agg(distinct x.version) as versions
+      from state st join change x using (change) where not st.old group by st.id, st.says) v on v.id = s.id and v.says = s.says_after
     where s.says_before is distinct from s.says_after or s.segments > 1)$sql$ $body$;
 
 -- What others have undone. `aimed` is `net` with the image to go back to, `before`.
@@ -110,11 +115,11 @@ $body$ select $sql$,
   undone as materialized (        -- the same row by row: all rows of what was taken back wholly, else those that the revert has written
     select x.change, x.number, (h._image = 'N') <> x.inverted as new, h.ctid as tid, {{h_keys}}, {{taken_image}} as says
     from taken_back x join {{history}} h on h._change = x.source
-    where x.wholly
+    where x.wholly and exists (select from image i where {{of_image}})
     union all
     select x.change, x.number, (h._image = 'N') <> x.inverted, h.ctid, {{h_keys}}, {{taken_image}}
     from taken_back x join {{history}} h on h._change = x.source
-    where not x.wholly
+    where not x.wholly and exists (select from image i where {{of_image}})
       and exists (
         select from agentundo._change r join {{history}} s on s._change = coalesce(r.source, r.change)
         where r.invocation = x.revert and r.xid = x.revert_xid and r.tracked = $9[4]::int and {{taken_row}})
@@ -225,10 +230,12 @@ $body$ select $sql$,
     group by {{h_keys}}),
   judged as materialized (
     select compared.*, matches and not written_again and (by_value or version = own_version or version = any (versions)
-        or version in ({{undo_versions}}) and not exists (select from stranger s where {{stranger_compared}} and s.change > compared.change)) as untouched,
+        or version in ({{undo_versions}}) and s.change is null) as untouched,
       back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $9[4]::int and f.change = any ($7)) as taken_back,
-      case when segments > 1 then (select min(st.tid)::text from state st where st.id = compared.chain) end as at
-    from compared)$sql$ $body$;
+      case when segments > 1 then st.at end as at
+    from compared
+    left join (select id, min(tid)::text as at from state group by id) st on st.id = compared.chain
+    left join stranger s on {{stranger_compared}} and s.change > compared.change)$sql$ $body$;
 
 create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as

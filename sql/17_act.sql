@@ -355,6 +355,7 @@ declare
   t agentundo._tracked;
   kind record;
   number bigint;
+  rows bigint;
   columns_sql text; values_sql text; known_sql text;
 begin
   for kind in
@@ -380,9 +381,10 @@ begin
     execute format('insert into %1$s (_change, _image%2$s) select $1, $2%3$s from unnest($3) d
         join lateral (select * from %1$s h where h.ctid = coalesce(d.before, d.after) offset 0) h on true where %4$s',
       t.history, columns_sql, values_sql, known_sql) using number, case kind.operation when 'D' then 'O' else 'N' end::"char", kind.rows;
-    if found then
+    get diagnostics rows = row_count;
+    if rows > 0 then
       insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, void, invocation, application, tool)
-      values (number, t.id, t.relation, pg_relation_filenode(t.relation), 0, 0, kind.operation, true, revert_id, current_setting('application_name'), agentundo._setting('agent.tool'));
+      values (number, t.id, t.relation, pg_relation_filenode(t.relation), rows, 0, kind.operation, true, revert_id, current_setting('application_name'), agentundo._setting('agent.tool'));
     end if;
   end loop;
 end

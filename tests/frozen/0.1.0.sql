@@ -323,7 +323,7 @@ create sequence agentundo._change_number cache 1;   -- row locks order the chang
 --
 -- A revert that has to take away a row which is gone already, or may not bring one back, writes no row; but
 -- that it stands for this row, too, has to be known to whoever undoes the other half. That is a change which
--- is `void`: with images, of no rows.
+-- is `void`: images of rows that nobody wrote under it.
 create table agentundo._change (
   change       bigint primary key default pg_catalog.nextval('agentundo._change_number'),
   xid          xid8 not null default pg_catalog.pg_current_xact_id(),
@@ -2491,7 +2491,7 @@ from (
   select invocation from agentundo._change where invocation is not null) x
 left join agentundo._invocation i on i.id = x.id
 cross join lateral (
-  select count(*) as changes, min(o.change) as first_change, min(o.at) as first_at, max(o.at) as last_at, sum(o.rows)::bigint as rows,
+  select count(*) as changes, min(o.change) as first_change, min(o.at) as first_at, max(o.at) as last_at, sum(o.rows) filter (where not o.void)::bigint as rows,
     count(*) filter (where not exists (
       select from agentundo._reverted r join agentundo._revert w on w.id = r.revert where r.change = o.change and w.standing and not w.reopened)) as open,
     array_agg(distinct o.tracked) as tracked
@@ -2615,7 +2615,7 @@ begin
             from newest n where n.run is not null group by n.run) r
       cross join lateral (
         select coalesce(array_agg(distinct coalesce(i.tool, c.tool)) filter (where coalesce(i.tool, c.tool) is not null), '{}') as tools,
-          coalesce(sum(c.rows), 0)::bigint as rows,
+          coalesce(sum(c.rows) filter (where not c.void), 0)::bigint as rows,
           coalesce(bool_or(not exists (
             select from agentundo._reverted x join agentundo._revert v on v.id = x.revert where x.change = c.change and v.standing and not v.reopened)), false) as undoable
         from unnest(agentundo._run_invocations(r.run)) m
@@ -3304,6 +3304,7 @@ declare
   decisions agentundo._decision[];
   straight boolean;
   gone boolean;
+  loops constant text := current_setting('enable_nestloop');
 begin
   select * into t from agentundo._tracked where id = tracked_id;
   straight := agentundo._is_straight(t, changes);
@@ -3334,6 +3335,11 @@ begin
     end if;
   end if;
   loop
+    -- The planner takes the steps of a chain for a few rows each. Where they are many, one loop inside another
+    -- would never end.
+    if not straight and (select sum(c.rows) from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id) > 500 then
+      perform set_config('enable_nestloop', 'off', true);
+    end if;
     -- The table is named before its history, as everybody locks them who changes either.
     select * into decisions from agentundo._look(format($sql$
       with agentundo_first as (select from %s where false)
@@ -3343,6 +3349,7 @@ begin
       e => changes, f => family, g => settled,
       h => array[agentundo._trusted_after(), (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place, tracked_id])
       as net (decisions agentundo._decision[]);
+    perform set_config('enable_nestloop', loops, true);
     if decisions is null then
       perform agentundo._require_workers();
     end if;
@@ -3563,17 +3570,17 @@ $body$ select $sql$,
       min(tid) filter (where old) as old_tid, min(tid) filter (where not old) as new_tid,
       min(change) filter (where old) as old_change, max(change) filter (where not old) as new_change
     from whole group by id, xid, says),
-  linked as (  -- one contiguous walk per transaction
+  linked as materialized (  -- one contiguous walk per transaction
     select id, xid, coalesce(sum(surplus) filter (where surplus > 0), 0) as starts
     from balance group by id, xid),
   hop as (     -- (before, after) steps in order: one per transaction, or one per change where it is not contiguous
-    select l.id, min(w.change) as first_change, max(w.change) as last_change,
+    select l.id, min(w.first_change) as first_change, max(w.last_change) as last_change,
       (array_agg(b.says) filter (where b.surplus > 0))[1] as says_before, (array_agg(b.old_tid) filter (where b.surplus > 0))[1] as before,
       (array_agg(b.old_change) filter (where b.surplus > 0))[1] as before_change,
       (array_agg(b.says) filter (where b.surplus < 0))[1] as says_after, (array_agg(b.new_tid) filter (where b.surplus < 0))[1] as after,
       (array_agg(b.new_change) filter (where b.surplus < 0))[1] as after_change
-    from linked l join balance b using (id, xid) join lateral (select min(change) as change from whole w where w.id = l.id and w.xid = l.xid
-        union all select max(change) from whole w where w.id = l.id and w.xid = l.xid) w on true
+    from linked l join balance b using (id, xid)
+    join (select id, xid, min(change) as first_change, max(change) as last_change from whole group by id, xid) w using (id, xid)
     where l.starts = 1 group by l.id, l.xid
     union all
     select w.id, w.change, w.change,
@@ -3587,11 +3594,13 @@ $body$ select $sql$,
     join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_chain}}
     where f.tracked = $9[4]::int and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
       and f.change between (select min(first_change) from chain) and (select max(last_change) from chain)),
+  step as materialized (
+    select hop.*, lag(says_after) over w as came_from, lag(last_change) over w as came_at from hop window w as (partition by id order by first_change)),
   cut as (
-    select hop.*, case when lag(says_after) over w is distinct from says_before and lag(last_change) over w is not null
-        or exists (select from intruder i where i.id = hop.id and i.change < hop.first_change and i.change > lag_change) then 1 else 0 end as boundary
-    from (select hop.*, lag(last_change) over (partition by id order by first_change) as lag_change from hop) hop
-    window w as (partition by id order by first_change)),
+    select s.*, (s.came_at is not null and s.came_from is distinct from s.says_before or x.id is not null)::int as boundary
+    from step s
+    left join (select distinct s.id, s.first_change from step s join intruder i on i.id = s.id and i.change > s.came_at and i.change < s.first_change) x
+      on x.id = s.id and x.first_change = s.first_change),
   segment as (
     select cut.*, sum(boundary) over (partition by id order by first_change) as segment, sum(boundary) over (partition by id) as last_segment from cut),
   solved as (
@@ -3606,9 +3615,12 @@ $body$ select $sql$,
       null::bigint[] as versions
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
-    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id,
-      (select array_agg(distinct x.version) from state st join change x using (change) where st.id = s.id and not st.old and st.says = s.says_after)
-    from solved s join chain i using (id)
+    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id, v.versions
+    from solved s
+    join chain i using (id)
+    left join (
+      select st.id, st.says, array_agg(distinct x.version) as versions
+      from state st join change x using (change) where not st.old group by st.id, st.says) v on v.id = s.id and v.says = s.says_after
     where s.says_before is distinct from s.says_after or s.segments > 1)$sql$ $body$;
 
 -- What others have undone. `aimed` is `net` with the image to go back to, `before`.
@@ -3636,11 +3648,11 @@ $body$ select $sql$,
   undone as materialized (        -- the same row by row: all rows of what was taken back wholly, else those that the revert has written
     select x.change, x.number, (h._image = 'N') <> x.inverted as new, h.ctid as tid, {{h_keys}}, {{taken_image}} as says
     from taken_back x join {{history}} h on h._change = x.source
-    where x.wholly
+    where x.wholly and exists (select from image i where {{of_image}})
     union all
     select x.change, x.number, (h._image = 'N') <> x.inverted, h.ctid, {{h_keys}}, {{taken_image}}
     from taken_back x join {{history}} h on h._change = x.source
-    where not x.wholly
+    where not x.wholly and exists (select from image i where {{of_image}})
       and exists (
         select from agentundo._change r join {{history}} s on s._change = coalesce(r.source, r.change)
         where r.invocation = x.revert and r.xid = x.revert_xid and r.tracked = $9[4]::int and {{taken_row}})
@@ -3751,10 +3763,12 @@ $body$ select $sql$,
     group by {{h_keys}}),
   judged as materialized (
     select compared.*, matches and not written_again and (by_value or version = own_version or version = any (versions)
-        or version in ({{undo_versions}}) and not exists (select from stranger s where {{stranger_compared}} and s.change > compared.change)) as untouched,
+        or version in ({{undo_versions}}) and s.change is null) as untouched,
       back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $9[4]::int and f.change = any ($7)) as taken_back,
-      case when segments > 1 then (select min(st.tid)::text from state st where st.id = compared.chain) end as at
-    from compared)$sql$ $body$;
+      case when segments > 1 then st.at end as at
+    from compared
+    left join (select id, min(tid)::text as at from state group by id) st on st.id = compared.chain
+    left join stranger s on {{stranger_compared}} and s.change > compared.change)$sql$ $body$;
 
 create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -5332,6 +5346,7 @@ declare
   t agentundo._tracked;
   kind record;
   number bigint;
+  rows bigint;
   columns_sql text; values_sql text; known_sql text;
 begin
   for kind in
@@ -5357,9 +5372,10 @@ begin
     execute format('insert into %1$s (_change, _image%2$s) select $1, $2%3$s from unnest($3) d
         join lateral (select * from %1$s h where h.ctid = coalesce(d.before, d.after) offset 0) h on true where %4$s',
       t.history, columns_sql, values_sql, known_sql) using number, case kind.operation when 'D' then 'O' else 'N' end::"char", kind.rows;
-    if found then
+    get diagnostics rows = row_count;
+    if rows > 0 then
       insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, void, invocation, application, tool)
-      values (number, t.id, t.relation, pg_relation_filenode(t.relation), 0, 0, kind.operation, true, revert_id, current_setting('application_name'), agentundo._setting('agent.tool'));
+      values (number, t.id, t.relation, pg_relation_filenode(t.relation), rows, 0, kind.operation, true, revert_id, current_setting('application_name'), agentundo._setting('agent.tool'));
     end if;
   end loop;
 end
