@@ -1,9 +1,9 @@
 -- 02  Our own tables and types (created once; later changes to them are migrations)
 --
--- The way of the data, top to bottom: a session tags itself (03); a statement on a tracked table (04, 05)
--- is captured (06) as one row in `_change` and its row images in a table of `agentundo_history`, read
--- through 07 and 08; a plan (10 to 13) reads both, a revert (14, 15) acts on the plan and writes changes of
--- its own. Who may do what stands in 09, what is told of invocations in 16, upkeep in 17.
+-- The way of the data, top to bottom: a session tags itself (03); a statement on a tracked table (04 to 07)
+-- is captured (08) as one row in `_change` and its row images in a table of `agentundo_history`, read
+-- through 09 and 10; a plan (12 to 16) reads both, a revert (17, 18) acts on the plan and writes changes of
+-- its own. Who may do what stands in 11, what is told of invocations in 19, upkeep in 20.
 --
 -- Life cycle: `_change` and the images are only ever inserted and, after the retention, deleted by
 -- purge(); nothing updates a change row, because its xmin is the version of the rows it tells of
@@ -47,10 +47,15 @@ create table agentundo._tracked (
   history      regclass not null,
   key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
   active       boolean not null default true,     -- false: untracked, history kept
-  turn         bigint not null default 0,         -- counted up by undos that must not run side by side
   since        timestamptz not null default now()
 );
 comment on table agentundo._tracked is 'Tracked tables, one row each; a partition tree is one tracked table.';
+
+-- Counted up by undos, which go one after the other in each table. A table of its own: nobody else waits for it.
+create table agentundo._turn (
+  tracked int primary key,
+  turn    bigint not null default 1
+);
 
 -- Every relation that carries our triggers: the table itself and every level below it. A statement
 -- fires only the triggers of the relation that it names, so every level needs its own.

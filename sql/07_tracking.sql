@@ -147,6 +147,7 @@ begin
     end if;
     delete from agentundo._reverted r using agentundo._change c where c.tracked = t.id and r.change = c.change;
     delete from agentundo._change c where c.tracked = t.id;
+    delete from agentundo._turn x where x.tracked = t.id;
     delete from agentundo._tracked x where x.id = t.id;
   end if;
 end

@@ -148,16 +148,21 @@ $body$;
 
 -- The row of an image, or of the table, as a record to be compared: all live columns in attribute
 -- order. A column that the image does not know yet takes the table's own value, so that it differs
--- from nothing. `by_value`: for relations rewritten since, where ALTER TABLE may have padded or rescaled.
+-- from nothing. Without a table, images are compared with one another: then also by what a column held before it
+-- was retyped beyond recognition. `by_value`: for relations rewritten since, where ALTER TABLE may have padded or rescaled.
 create or replace function agentundo._image_row(
   tracked_id int, alias text, change text, table_alias text default null, by_value boolean default false) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select 'row(' || coalesce(string_agg(agentundo._comparable(
+  select 'row(' || concat_ws(', ', string_agg(agentundo._comparable(
       case when i.known is null then i.value
         else format('case when %s then %s else %s end', i.known, i.value,
           case when table_alias is null then 'null::' || i.type else agentundo._stored(table_alias, i.name, i.type_now) end) end,
-      i.type, by_value), ', ' order by i.attnum), '') || ')::record'
+      i.type, by_value), ', ' order by i.attnum),
+    (select string_agg(format('%I.%I', alias, c.history_column), ', ' order by c.history_column)
+     from agentundo._columns(tracked_id) c
+     where table_alias is null and c.until_change is not null and c.history_column is not null
+       and exists (select from agentundo._columns(tracked_id) n where n.attnum = c.attnum and n.live and not agentundo._widens(c.type, n.type)))) || ')::record'
   from agentundo._image_columns(tracked_id, alias, change) i
 $body$;
 

@@ -177,13 +177,14 @@ begin
 end
 $body$;
 
-create or replace function agentundo._act(statement text, a agentundo._decision[] default null) returns setof bigint[]
+create or replace function agentundo._act(statement text, a agentundo._decision[] default null, path text default null) returns setof bigint[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
 $body$
 begin
   perform agentundo._require_unaltered('_act');
-  if statement like 'set constraints%' then
+  if path is not null then
+    perform set_config('search_path', path, true);
     execute statement;
   else
     return query execute statement using a;

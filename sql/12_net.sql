@@ -229,7 +229,7 @@ create or replace function agentundo._retyped(tracked_id int, change text, befor
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select concat_ws(' or ', 'false',
-    (select format('%s <= %s', change, max(old.until_change))
+    (select format('least(%s, %s) <= %s', change, before_change, max(old.until_change))
      from agentundo._columns(tracked_id) old
      join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
      where old.until_change is not null and not agentundo._widens(old.type, new.type)
@@ -284,19 +284,20 @@ $body$
   ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
 $body$;
 
--- The keys that others, who stand, have written since: if such a row is absent now, one of them or somebody
--- unseen has meant it to be, and it is not ours to bring back. A CTE that is left open for more conditions.
-create or replace function agentundo._written_since_sql(t agentundo._tracked) returns text
+-- The keys that others, who stand, have deleted since: if such a row is absent now they have meant it to be, and
+-- it is not ours to bring back. A CTE that is left open for more conditions.
+create or replace function agentundo._deleted_since_sql(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._fill($sql$
-  written_since as materialized (
+  deleted_since as materialized (
     select f.change, {{h_keys}}
     from agentundo._change f
     join {{history}} h on h._change = coalesce(f.source, f.change)
     where f.tracked = $9[4]::int and f.change > (select min(change) from change)
-      and f.change <> all ($6) and f.change <> all ($7) and {{stranger}} and exists (select from net where after is null)$sql$,
-    jsonb_build_object('history', t.history, 'h_keys', agentundo._key_list(t.id, 'h'), 'stranger', agentundo._stranger_sql('f')))
+      and f.operation in ('D', 'T') and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
+      and exists (select from net where after is null and {{of_net}})$sql$,
+    jsonb_build_object('history', t.history, 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f')))
 $body$;
 
 -- The straight way, see _is_straight(): one image before, one after, the row now.
@@ -306,7 +307,7 @@ $body$
 declare
   c agentundo._change;
   others constant boolean := exists (
-    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and not f.void
+    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and f.operation in ('D', 'T') and not f.void
     where s.tracked = t.id and s.change = any (changes) and s.operation <> 'I');
 begin
   select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);
@@ -317,7 +318,7 @@ begin
     select {{keys}}, o.tid as before, n.tid as after
     from (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{old}}' and {{has_old}}) o
     full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
-{{written_since}}  compared as (
+{{deleted_since}}  compared as (
     select c.change, c.change as before_change, c.change as image_change, c.change as after_change, n.before, n.before as image, n.after, r.tableoid as part, r.ctid as cur,
       r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken
     from change c
@@ -338,9 +339,9 @@ begin
     'h_keys', agentundo._key_list(t.id, 'h'), 'same_key', agentundo._same_key(t.id, 'o', 'n'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
     'old', case when c.inverted then 'N' else 'O' end, 'new', case when c.inverted then 'O' else 'N' end,
     'gone_since', case when others then 'x.n is not null' else 'false' end,
-    'with_others', case when others then agentundo._fill('left join (select count(*) as n, {{keys}} from written_since x group by {{keys}}) x on {{same}}',
+    'with_others', case when others then agentundo._fill('left join (select count(*) as n, {{keys}} from deleted_since x group by {{keys}}) x on {{same}}',
       jsonb_build_object('keys', agentundo._key_list(t.id, 'x'), 'same', agentundo._same_key(t.id, 'x', 'n'))) else '' end,
-    'written_since', case when others then agentundo._written_since_sql(t) || e'),\n' else '' end,
+    'deleted_since', case when others then agentundo._deleted_since_sql(t) || e'),\n' else '' end,
     'has_old', c.operation <> 'I', 'has_new', c.operation not in ('D', 'T'), 'moved', c.operation = 'U',
     'after', agentundo._image_row(t.id, 'h', 'c.change', 'r'), 'row', agentundo._table_row(t.id, 'r'),
     'rewritten', agentundo._rewritten_sql(t, 'c'), 'after_by_value', agentundo._image_row(t.id, 'h', 'c.change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true)))

@@ -185,7 +185,15 @@ $body$ select $sql$,
     union all
     select l.image, null, null    -- or nothing: somebody has deleted the row, which was undone when ours was, and is not now
     from last_stood l
-    where l.old and l.gone and (l.void or l.was_undone and not exists (select from undone_since u where u.image = l.image))),
+    where l.old and l.gone and (l.void or l.was_undone and not exists (select from undone_since u where u.image = l.image))
+    union
+    select i.tid, null, null      -- or it had been gone already, and whoever had deleted it stands, or was not seen
+    from image i join change c using (change)
+    where i.old and c.void
+      and not exists (
+        select from undone u
+        where {{image_undone}} and not u.new and u.change < i.change and u.number > i.change
+          and not exists (select from standing l where {{standing_undone}} and l.change > u.change))),
   overtaken as (                  -- nothing was done to the row when ours was undone, and others have written it since it was ours
     select distinct {{keys}} from last_stood where void and not own and not gone),
   aimed as (
@@ -196,7 +204,7 @@ $body$ select $sql$,
 create or replace function agentundo._look_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select $sql$,
-{{written_since}}
+{{deleted_since}}
       and not exists (select from undone u where u.change = f.change and {{of_undone}})),
   later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
     select {{image_keys}} from foreigner f join {{history}} h on h._change = f.source join image i on i.xid = f.xid and {{of_image}}
@@ -211,7 +219,7 @@ $body$ select $sql$,
     from aimed n
     left join {{lookup}} r on {{in_table}}
     left join later l on {{later_net}}
-    left join (select max(change) as change, {{keys}} from written_since group by {{keys}}) x on {{written_net}}
+    left join (select max(change) as change, {{keys}} from deleted_since group by {{keys}}) x on {{deleted_net}}
     left join overtaken o on {{overtaken_net}}
     left join change ac on ac.change = n.after_change
     left join change ic on ic.change = n.image_change
@@ -249,14 +257,14 @@ $body$
       'same_chain', agentundo._same_key(t.id, 'i', 'c'), 'of_chain', agentundo._same_key(t.id, 'h', 'c'), 'of_image', agentundo._same_key(t.id, 'h', 'i'),
       'taken_row', agentundo._same_key(t.id, 's', 'h'), 'of_doubtful', agentundo._same_key(t.id, 'h', 'k'), 'of_undone', agentundo._same_key(t.id, 'u', 'h'),
       'doubtful_image', agentundo._same_key(t.id, 'i', 'k'), 'image_undone', agentundo._same_key(t.id, 'u', 'i'), 'image_standing', agentundo._same_key(t.id, 'l', 'i'),
-      'later_net', agentundo._same_key(t.id, 'l', 'n'), 'written_net', agentundo._same_key(t.id, 'x', 'n'), 'overtaken_net', agentundo._same_key(t.id, 'o', 'n'),
+      'standing_undone', agentundo._same_key(t.id, 'l', 'u'), 'later_net', agentundo._same_key(t.id, 'l', 'n'), 'deleted_net', agentundo._same_key(t.id, 'x', 'n'), 'overtaken_net', agentundo._same_key(t.id, 'o', 'n'),
       'stranger_compared', agentundo._same_key(t.id, 's', 'compared'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'taken_image', agentundo._image_row(t.id, 'h', 'x.change'),
       'came_to', agentundo._image_row(t.id, 'n', 'c.new_change'), 'came_back', agentundo._image_row(t.id, 'h', 'c.image_change'),
       'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),
       'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),
       'row', agentundo._table_row(t.id, 'r'), 'row_by_value', agentundo._table_row(t.id, 'r', true), 'rewritten', agentundo._rewritten_sql(t, 'ac'),
-      'written_since', agentundo._written_since_sql(t), 'undo_versions', agentundo._undo_versions_sql(), 'stranger', agentundo._stranger_sql('f')))
+      'deleted_since', agentundo._deleted_since_sql(t), 'undo_versions', agentundo._undo_versions_sql(), 'stranger', agentundo._stranger_sql('f')))
     || agentundo._verdict_sql(t)
 $body$;
 
@@ -297,18 +305,20 @@ $body$
     select *, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
   select $9[4]::int, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
     case when p.cur is null then 'none' else 'delete' end,
-    case when p.cur is null then case when n.place <= y.surplus - y.gone then 'conflict' else 'done' end when p.untouched then 'ok' else 'conflict' end,
-    case when p.cur is null then case when n.place <= y.surplus - y.gone then 'row_changed' end when not p.untouched then 'row_rewritten' end,
+    case when p.cur is null and n.place > y.surplus - y.gone then 'done' when p.cur is null or not p.untouched or %8$s then 'conflict' else 'ok' end,
+    case when p.cur is null then case when n.place <= y.surplus - y.gone then case when %8$s then 'schema_changed' else 'row_changed' end end
+      when %8$s then 'schema_changed' when not p.untouched then 'row_rewritten' end,
     case when y.after_change <= $9[1] then 'value' else 'version' end, null::text[], null::jsonb, case when y.moved then 'moved' end, null::jsonb
   from tally y cross join lateral generate_series(1, y.surplus) n (place)
   left join placed p on p.says = y.says and p.place = n.place
   where y.surplus > 0
   union all
-  select $9[4]::int, y.change, null, null, y.before, null, y.before_change, null, 'insert', 'ok', null, 'version', null, null, case when y.moved then 'moved' end, null
+  select $9[4]::int, y.change, null, null, y.before, null, y.before_change, null, 'insert',
+    case when %9$s then 'conflict' else 'ok' end, case when %9$s then 'schema_changed' end, 'version', null, null, case when y.moved then 'moved' end, null
   from tally y cross join lateral generate_series(1, -y.surplus + y.gone) n (place)
   where y.surplus < 0$sql$,
     t.history, agentundo._image_row(t.id, 'h', 'e.change'),
     agentundo._from(t),
     agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql(),
-    agentundo._rewritten_sql(t, 'c'))
+    agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), agentundo._retyped(t.id, 'y.before_change', 'y.before_change'))
 $body$;

@@ -84,14 +84,15 @@ $body$;
 create or replace function agentundo._users_path(relation regclass) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select replace(coalesce((
+  select case when path ~ '\mpg_temp\M' then path else path || ', pg_temp' end
+  from replace(coalesce((
     select substr(setting, length('search_path=') + 1)
     from pg_db_role_setting s
     cross join lateral unnest(s.setconfig) setting
     where setting like 'search\_path=%' and s.setrole in (0, (select c.relowner from pg_class c where c.oid = relation))
       and s.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
     order by s.setrole <> 0 desc, s.setdatabase <> 0 desc
-    limit 1), '"$user", public'), '"$user"', (select quote_ident(pg_get_userbyid(c.relowner)) from pg_class c where c.oid = relation))
+    limit 1), '"$user", public'), '"$user"', (select quote_ident(pg_get_userbyid(c.relowner)) from pg_class c where c.oid = relation)) path
 $body$;
 
 -- Restored rows that break a CHECK, a NOT NULL or a domain that came or was tightened since, or of which a

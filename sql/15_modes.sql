@@ -6,12 +6,19 @@
 -- later; skip leaves it, with all rows that belong to it; what constraints say is entered last
 -- (14_obstacles.sql). cascade is no matter of rows: it makes the set larger (16_plan.sql).
 
+-- An element of a large array is taken out, changed and put back: assigned to in place, its fields would each
+-- copy the array.
+
 create or replace function agentundo._renumber(d agentundo._decision[]) returns agentundo._decision[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+declare
+  x agentundo._decision;
 begin
   for i in 1 .. coalesce(cardinality(d), 0) loop
-    d[i].place := i;
+    x := d[i];
+    x.place := i;
+    d[i] := x;
   end loop;
   return coalesce(d, '{}');
 end
@@ -28,7 +35,8 @@ declare
   pair agentundo._pair;
   pairs agentundo._pair[];
   gone int[] := array[]::int[];
-  i int;
+  here agentundo._decision;
+  there agentundo._decision;
   sql text;
   other_columns text;
 begin
@@ -58,27 +66,31 @@ begin
     end if;
     execute 'select array_agg(row(there, here)::agentundo._pair) from (' || sql || ') p' into pairs using d, t;
     foreach pair in array coalesce(pairs, '{}') loop
-      d[pair.there].before := d[pair.here].before;
-      d[pair.there].before_change := d[pair.here].before_change;
-      d[pair.there].unit := null;
-      if d[pair.there].status = 'done' and d[pair.here].status = 'done' then
+      here := d[pair.here];
+      there := d[pair.there];
+      there.before := here.before;
+      there.before_change := here.before_change;
+      there.unit := null;
+      if there.status = 'done' and here.status = 'done' then
         null;  -- taken back already
-      elsif d[pair.here].status = 'conflict' then
-        d[pair.there].status := 'conflict';
-        d[pair.there].reason := d[pair.here].reason;
-      elsif d[pair.there].cur is null then
-        d[pair.there].status := 'conflict';
-        d[pair.there].reason := 'row_deleted';
+      elsif here.status = 'conflict' then
+        there.status := 'conflict';
+        there.reason := here.reason;
+      elsif there.cur is null then
+        there.status := 'conflict';
+        there.reason := 'row_deleted';
       end if;
-      d[pair.there].action := 'update';
-      d[pair.there].detail := coalesce(d[pair.there].detail, '{}') || '{"moved": true}';
+      there.action := 'update';
+      there.detail := coalesce(there.detail, '{}') || '{"moved": true}';
+      d[pair.there] := there;
       gone := gone || pair.here;
     end loop;
   end loop;
-  for i in select x.place from unnest(d) x where x.unit = 'moved' and x.place <> all (gone) loop
-    d[i].unit := 'moved ' || d[i].tracked;
+  for there in select x.* from unnest(d) x where x.unit = 'moved' and not exists (select from unnest(gone) g where g = x.place) loop
+    there.unit := 'moved ' || there.tracked;
+    d[there.place] := there;
   end loop;
-  return agentundo._renumber(array(select x from unnest(d) x where x.place <> all (gone) order by x.place));
+  return agentundo._renumber(array(select x from unnest(d) x where not exists (select from unnest(gone) g where g = x.place) order by x.place));
 end
 $body$;
 
@@ -157,26 +169,29 @@ begin
         their_columns text[] := array(select distinct u from unnest(item.by_value || coalesce(item.captured, '{}')) u order by u);
         added text[] := array(select k from jsonb_each_text(item.sums) s (k, v) where v is not null);  -- of NULL nothing can be subtracted
         our_columns text[] := item.ours;
+        x agentundo._decision;
       begin
+        x := d[item.place];
         if item.cut and merge then
           our_columns := array(select distinct u from unnest(item.ours || array(select k from jsonb_each_text(item.sums) s (k, v) where v ~ '[1-9NI]')) u);  -- not zero, in whatever type
         end if;
         shared := array(select u from unnest(our_columns) u where u = any (their_columns));
         if merge and not item.inserted and not item.cut and our_columns = '{}' then
-          d[item.place].status := 'done';  -- nothing of the set's is in it
-          d[item.place].action := 'none';
-          d[item.place].reason := null;
+          x.status := 'done';  -- nothing of the set's is in it
+          x.action := 'none';
+          x.reason := null;
         elsif merge and not item.inserted
           and (item.reason = 'row_changed' and not item.cut and shared <@ added  -- side by side
             or our_columns <@ added and our_columns <> '{}') then              -- or adding up
-          d[item.place].status := 'merge';
-          d[item.place].reason := null;
-          d[item.place].columns := our_columns;
-          d[item.place].delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
-          d[item.place].detail := coalesce(d[item.place].detail, '{}') || jsonb_build_object('basis', case when t.capture = 'all' then 'captured' else 'value' end, 'kept', their_columns);
+          x.status := 'merge';
+          x.reason := null;
+          x.columns := our_columns;
+          x.delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
+          x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when t.capture = 'all' then 'captured' else 'value' end, 'kept', their_columns);
         else
-          d[item.place].columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
+          x.columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
         end if;
+        d[item.place] := x;
       end;
     end loop;
   end loop;
@@ -190,17 +205,18 @@ create or replace function agentundo._force(d agentundo._decision[]) returns age
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  i int;
+  x agentundo._decision;
 begin
-  for i in
-    select x.place from unnest(d) x
-    where x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
-      and (x.cur is not null or x.before is not null or x.detail ->> 'last_segment' = 'ok')
+  for x in
+    select y.* from unnest(d) y
+    where y.status = 'conflict' and y.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
+      and (y.cur is not null or y.before is not null or y.detail ->> 'last_segment' = 'ok')
   loop
-    d[i].detail := coalesce(d[i].detail, '{}') || jsonb_build_object('forced', d[i].reason);
-    d[i].action := case when d[i].before is null and d[i].cur is null then 'none' when d[i].before is null then 'delete' when d[i].cur is null then 'insert' else 'update' end;
-    d[i].status := case when d[i].action = 'none' then 'done' else 'ok' end;
-    d[i].reason := null;
+    x.detail := coalesce(x.detail, '{}') || jsonb_build_object('forced', x.reason);
+    x.action := case when x.before is null and x.cur is null then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;
+    x.status := case when x.action = 'none' then 'done' else 'ok' end;
+    x.reason := null;
+    d[x.place] := x;
   end loop;
   return d;
 end
@@ -212,23 +228,25 @@ create or replace function agentundo._skip(d agentundo._decision[]) returns agen
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  i int;
+  x agentundo._decision;
 begin
-  for i in select x.place from unnest(d) x where x.status = 'conflict' loop
-    if d[i].reason = 'row_changed' and d[i].detail ->> 'last_segment' = 'ok' then
-      d[i].status := case when d[i].action = 'none' then 'done' else 'ok' end;
-      d[i].reason := null;
-      d[i].columns := null;
+  for x in select y.* from unnest(d) y where y.status = 'conflict' loop
+    if x.reason = 'row_changed' and x.detail ->> 'last_segment' = 'ok' then
+      x.status := case when x.action = 'none' then 'done' else 'ok' end;
+      x.reason := null;
+      x.columns := null;
     else
-      d[i].status := 'skip';
+      x.status := 'skip';
     end if;
+    d[x.place] := x;
   end loop;
-  for i in
-    select x.place from unnest(d) x
-    where x.status in ('ok', 'merge')
-      and x.unit in (select y.unit from unnest(d) y where y.status = 'skip' and y.unit is not null)
+  for x in
+    select y.* from unnest(d) y
+    where y.status in ('ok', 'merge')
+      and y.unit in (select z.unit from unnest(d) z where z.status = 'skip' and z.unit is not null)
   loop
-    d[i].status := 'skip';
+    x.status := 'skip';
+    d[x.place] := x;
   end loop;
   return d;
 end
@@ -242,20 +260,22 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   t agentundo._tracked;
+  x agentundo._decision;
   i int;
   places int[];
 begin
   for t in
-    select * from agentundo._tracked x
-    where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge'))
-      and (exists (select from pg_attribute a where a.attrelid = x.relation and a.attidentity = 'a' and not a.attisdropped)
-        or exists (select from pg_rewrite w where w.ev_class = x.relation and w.ev_type <> '1'))
+    select * from agentundo._tracked g
+    where g.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge'))
+      and (exists (select from pg_attribute a where a.attrelid = g.relation and a.attidentity = 'a' and not a.attisdropped)
+        or exists (select from pg_rewrite w where w.ev_class = g.relation and w.ev_type <> '1'))
   loop
     if exists (select from pg_rewrite w where w.ev_class = t.relation and w.ev_type <> '1') then
-      for i in select x.place from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') loop
-        d[i].status := 'conflict';
-        d[i].reason := 'schema_changed';
-        d[i].detail := coalesce(d[i].detail, '{}') || jsonb_build_object('hint', format('Drop the rules of %s first.', t.name));
+      for x in select y.* from unnest(d) y where y.tracked = t.id and y.status in ('ok', 'merge') loop
+        x.status := 'conflict';
+        x.reason := 'schema_changed';
+        x.detail := coalesce(x.detail, '{}') || jsonb_build_object('hint', format('Drop the rules of %s first.', t.name));
+        d[x.place] := x;
       end loop;
       continue;
     end if;
@@ -269,13 +289,15 @@ begin
       (select string_agg(format('%s is distinct from r.%I', c.value, c.name), ' or ') from agentundo._target_columns(t.id) c where c.identity = 'a')),
       null, d) as found (places int[]);
     foreach i in array coalesce(places, '{}') loop
+      x := d[i];
       if exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)) and c.confdeltype <> 'a') then
-        d[i].status := 'conflict';
-        d[i].reason := 'constraint';
-        d[i].columns := array(select c.name::text from agentundo._target_columns(t.id) c where c.identity = 'a');
+        x.status := 'conflict';
+        x.reason := 'constraint';
+        x.columns := array(select c.name::text from agentundo._target_columns(t.id) c where c.identity = 'a');
       else
-        d[i].detail := coalesce(d[i].detail, '{}') || '{"replace": true}';
+        x.detail := coalesce(x.detail, '{}') || '{"replace": true}';
       end if;
+      d[i] := x;
     end loop;
   end loop;
   return d;
@@ -288,10 +310,11 @@ create or replace function agentundo._wished(d agentundo._decision[]) returns ag
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  i int;
+  x agentundo._decision;
 begin
-  for i in select x.place from unnest(d) x where x.status = 'conflict' and x.action <> 'none' loop
-    d[i].status := 'ok';
+  for x in select y.* from unnest(d) y where y.status = 'conflict' and y.action <> 'none' loop
+    x.status := 'ok';
+    d[x.place] := x;
   end loop;
   return d;
 end
@@ -304,18 +327,21 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   o record;
+  y agentundo._decision;
 begin
   hits := 0;
   for o in
-    select x.place, (array_agg(x.reason))[1] as reason,
+    select x.place, own is null or exists (select from unnest(own) u where u = x.place) as own, (array_agg(x.reason))[1] as reason,
       jsonb_build_object('constraint', (array_agg(x.obstacle))[1], 'relation', (array_agg(x.other))[1]) as detail,
       jsonb_agg(distinct jsonb_build_array(x.writer_tracked, x.writer)) filter (where x.writer_tracked is not null) as writers
     from agentundo._obstacles(d) x group by x.place
   loop
-    d[o.place].status := 'conflict';
-    d[o.place].reason := o.reason;
-    d[o.place].detail := coalesce(d[o.place].detail, '{}') - 'last_segment' || o.detail || jsonb_strip_nulls(jsonb_build_object('writers', o.writers))
-      || case when o.place = any (own) or own is null then '{}' else '{"follows": true}' end::jsonb;
+    y := d[o.place];
+    y.status := 'conflict';
+    y.reason := o.reason;
+    y.detail := coalesce(y.detail, '{}') - 'last_segment' || o.detail || jsonb_strip_nulls(jsonb_build_object('writers', o.writers))
+      || case when o.own then '{}' else '{"follows": true}' end::jsonb;
+    d[o.place] := y;
     hits := hits + 1;
   end loop;
 end
@@ -329,14 +355,15 @@ declare
   hidden int[] := array(
     select t.id from agentundo._tracked t
     where t.id in (select x.tracked from unnest(d) x) and t.relation is not null and agentundo._rls_binds(t.relation, agentundo._caller()));
-  i int;
+  x agentundo._decision;
 begin
   if hidden <> '{}' then
-    for i in select x.place from unnest(d) x where x.status <> 'done' and x.tracked = any (hidden) loop
-      d[i].status := 'conflict';
-      d[i].reason := 'not_visible';
-      d[i].columns := null;
-      d[i].detail := null;
+    for x in select y.* from unnest(d) y where y.status <> 'done' and y.tracked = any (hidden) loop
+      x.status := 'conflict';
+      x.reason := 'not_visible';
+      x.columns := null;
+      x.detail := null;
+      d[x.place] := x;
     end loop;
   end if;
   return d;

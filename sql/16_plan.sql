@@ -170,6 +170,8 @@ begin
     where f is not null and f <> all (ids) and agentundo._in_scope(f, agentundo._scope(scope))
       -- a revert of ours is no stranger, and one that is taken back already holds nothing up
       and not exists (select from agentundo._revert v where v.id = f and v.invocations && ids)
+      -- what a redo is to bring back must not be taken back by it
+      and not exists (select from agentundo._revert v where v.id = any (ids) and f = any (v.invocations))
       and agentundo._uncovered(array[f]) <> '{}'
     order by f);
 end

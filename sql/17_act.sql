@@ -123,17 +123,16 @@ end
 $body$;
 
 -- An absent row cannot be locked: two undos side by side could each believe what the other is about to change.
--- So undos that bring rows back or take them away go one after the other in each table; one that began with
--- an older snapshot is told to begin anew (40001).
-create or replace function agentundo._take_turn(tables int[], changes bigint[]) returns void
+-- So undos go one after the other in each table; one that began with an older snapshot is told to begin anew
+-- (40001). A row that is made and deleted meanwhile by somebody else is looked for by _require_absent().
+create or replace function agentundo._take_turn(tables int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   one int;
 begin
   foreach one in array tables loop
-    update agentundo._tracked t set turn = t.turn + 1
-     where t.id = one and exists (select from agentundo._change c where c.change = any (changes) and c.tracked = one and c.operation <> 'U');
+    insert into agentundo._turn as x (tracked) values (one) on conflict (tracked) do update set turn = x.turn + 1;
   end loop;
 end
 $body$;
@@ -186,7 +185,8 @@ $body$;
 
 -- The statement that restores one table, as CTEs that start with `name`: under the search_path of its owner, as
 -- its constraints expect, first what goes, then what changes, then what comes, each waiting for the one before, so
--- that a unique value is free when it is needed; all of it after the table `earlier`. With `replace` updates become delete and insert, for values that go round in a circle. Only what
+-- that a unique value is free when it is needed; all of it after the table `earlier`, also where there is nothing
+-- to do in one of the three. With `replace` updates become delete and insert, for values that go round in a circle. Only what
 -- there is to do stands in it: a statement that finds no row fires statement triggers all the same.
 create or replace function agentundo._restore_sql(t agentundo._tracked, name text, earlier text, operations jsonb, replace boolean) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -207,16 +207,16 @@ begin
     {{name}}_back as ({{back}}),
     {{name}}_here as ({{here}})$sql$, jsonb_build_object('name', name, 'id', t.id,
     'path', quote_literal(agentundo._users_path(t.relation)), 'turn', coalesce('(select count(*) from ' || earlier || '_here) >= 0', 'true'),
-    'gone', case when not operations ? 'D' then 'select 1 where false' else format($sql$
+    'gone', case when not operations ? 'D' then format('select 1 where (select count(*) from %s_work) < 0', name) else format($sql$
       delete from %1$s r using %2$s_work d
       where (d.action = 'delete' or d.action = 'update' and %3$s) and r.ctid = d.cur and r.tableoid = d.part returning 1$sql$,
       agentundo._from(t), name, out_and_in) end,
-    'back', case when not operations ? 'U' or set_list is null then 'select 1 where false' else format($sql$
+    'back', case when not operations ? 'U' or set_list is null then format('select 1 where (select count(*) from %s_gone) < 0', name) else format($sql$
       update %1$s r set %2$s
       from %5$s_work d join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
       where d.action = 'update' and not %4$s and r.ctid = d.cur and r.tableoid = d.part
         and (select count(*) from %5$s_gone) >= 0 returning 1$sql$, agentundo._from(t), set_list, t.history, out_and_in, name) end,
-    'here', case when not operations ? 'I' then 'select 1 where false' else format($sql$
+    'here', case when not operations ? 'I' then format('select 1 where (select count(*) from %s_back) < 0', name) else format($sql$
       insert into %1$s (%2$s) overriding system value
       select %3$s
       from %7$s_work d
@@ -254,27 +254,28 @@ end
 $body$;
 
 -- Deferrable constraints of the tables, and of those that point at them, are checked now, not at COMMIT
--- when nobody could tell any more which revert broke them. Those deferred by nature are deferred again.
+-- when nobody could tell any more which revert broke them; those of each table under the search_path of its
+-- owner, as deferred triggers of the user's run now. Those deferred by nature are deferred again.
 create or replace function agentundo._settle(tables int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  names text;
-  deferred text;
+  one record;
 begin
-  select string_agg(distinct format('%s.%I', c.connamespace::regnamespace, c.conname), ', '),
-         string_agg(distinct format('%s.%I', c.connamespace::regnamespace, c.conname), ', ') filter (where c.condeferred)
-    into names, deferred
+  for one in
+    select c.conrelid::regclass as relation, string_agg(format('%s.%I', c.connamespace::regnamespace, c.conname), ', ') as names,
+      string_agg(format('%s.%I', c.connamespace::regnamespace, c.conname), ', ') filter (where c.condeferred) as deferred
     from pg_constraint c
-   where c.condeferrable
-     and exists (select from agentundo._tracked t cross join lateral agentundo._levels(t.relation, t.kind) m
-                 where t.id = any (tables) and m in (c.conrelid, c.confrelid));
-  if names is not null then
-    perform agentundo._act('set constraints ' || names || ' immediate');  -- deferred triggers of the user's run now
-  end if;
-  if deferred is not null then
-    execute 'set constraints ' || deferred || ' deferred';
-  end if;
+    where c.condeferrable
+      and exists (select from agentundo._tracked t cross join lateral agentundo._levels(t.relation, t.kind) m
+                  where t.id = any (tables) and m in (c.conrelid, c.confrelid))
+    group by c.conrelid order by c.conrelid
+  loop
+    perform agentundo._act('set constraints ' || one.names || ' immediate', path => agentundo._users_path(one.relation));
+    if one.deferred is not null then
+      execute 'set constraints ' || one.deferred || ' deferred';
+    end if;
+  end loop;
 end
 $body$;
 
@@ -456,6 +457,37 @@ begin
 end
 $body$;
 
+-- Rows that come back were absent when that was decided. Whoever was just then making and deleting one of them,
+-- and whom the insert had to wait for, was not seen: the plan is to be made again.
+create or replace function agentundo._require_absent(d agentundo._decision[], tally jsonb, decided pg_snapshot, revert_id text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  unseen boolean;
+begin
+  for t in
+    select x.* from agentundo._tracked x
+    where tally -> x.id::text ? 'I' and exists (select from agentundo._key(x.id))
+      and exists (
+        select from agentundo._change c
+        where c.xid >= pg_snapshot_xmin(decided) and not pg_visible_in_snapshot(c.xid, decided) and c.tracked = x.id and c.invocation is distinct from revert_id)
+  loop
+    execute format($sql$
+      select exists (
+        select from agentundo._change c
+        join %1$s h on h._change = coalesce(c.source, c.change)
+        join unnest($1) d on d.tracked = $2 and d.status in ('ok', 'merge') and d.action = 'insert'
+        join lateral (select * from %1$s b where b.ctid = d.before offset 0) b on %2$s
+        where c.xid >= pg_snapshot_xmin($3) and not pg_visible_in_snapshot(c.xid, $3) and c.tracked = $2 and c.invocation is distinct from $4)$sql$,
+      t.history, agentundo._same_key(t.id, 'h', 'b')) into unseen using d, t.id, decided, revert_id;
+    if unseen then
+      raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back', hint = 'Call revert again.';
+    end if;
+  end loop;
+end
+$body$;
+
 -- Waits while we hold something are kept well below deadlock_timeout: it is the revert that lets go and
 -- tries again, before any writer who waits for it looks for a deadlock.
 create or replace function agentundo._short_wait() returns text
@@ -464,7 +496,7 @@ $body$ select (extract(epoch from current_setting('deadlock_timeout')::interval)
 
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
-  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, replace int[])
+  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[])
 returns agentundo._decision[] language plpgsql security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' set jit = off as
 $body$
@@ -474,6 +506,7 @@ declare
   tally jsonb;
   captured boolean;  -- what is written is captured like anything else
   silenced jsonb;
+  decided pg_snapshot;
   strong regclass[] := array[]::regclass[];
 begin
   perform agentundo._require_workers(), agentundo._require_rights(tables);
@@ -485,14 +518,20 @@ begin
     strong := array(select s.relation from agentundo._to_silence(agentundo._tally(agentundo._decide(ids, changes, on_conflict, merge), replace)) s);
   end if;
   perform agentundo._lock_tables(tables, strong);
-  perform agentundo._take_turn(tables, changes);
+  perform agentundo._take_turn(tables);
   perform agentundo._lock_all_rows(tables, changes);
   if agentundo._uncovered(ids) <> changes then
     raise exception using errcode = 'UNR01';  -- more was committed under these ids while we waited
   end if;
 
+  -- Everybody whom we waited for came before us.
+  update agentundo._revert r set number = nextval('agentundo._change_number') where r.id = revert_id;
+  decided := pg_current_snapshot();
   d := agentundo._decide(ids, changes, on_conflict, merge);
   if exists (select from unnest(d) x where x.status = 'conflict') then
+    if on_conflict = 'cascade' and agentundo._blockers(ids, d, scope) <> '{}' then
+      raise exception using errcode = 'UNR01';  -- somebody tagged wrote while we waited: he comes along
+    end if;
     perform agentundo._refuse(d, on_conflict);
   end if;
   tally := agentundo._tally(d, replace);
@@ -513,6 +552,7 @@ begin
   end if;
   silenced := agentundo._silence(tally, strong);
   perform agentundo._restore(d, tally, replace);
+  perform agentundo._require_absent(d, tally, decided, revert_id);
   perform agentundo._settle(tables) where tally <> '{}';
   perform agentundo._rearm(silenced);
   if not captured then

@@ -227,7 +227,7 @@ begin
       insert into agentundo._revert (id, invocations, redo, on_conflict, merge, reverted_by, reason, role)
         values (revert_id, (task.answer).invocations, redo, on_conflict, merge, reverted_by, reason, agentundo._caller());
       perform agentundo.tag(revert_id, tool => tool, actor => reverted_by);
-      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, replace);
+      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, scope, replace);
       update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (task.locked);
       exit;
     exception

@@ -473,6 +473,7 @@ class Stretch:
     before: str | None
     after: str | None
     captured: bool
+    end_captured: bool
 
     @property
     def hidden(self) -> bool:
@@ -486,7 +487,7 @@ def _joined(stretches: list[Stretch]) -> list[Stretch]:
         if joined and joined[-1].ours == one.ours:
             last = joined.pop()
             captured = last.captured or one.captured
-            joined.append(Stretch(one.ours, last.before, one.after, captured))
+            joined.append(Stretch(one.ours, last.before, one.after, captured, one.end_captured))
         else:
             joined.append(one)
     return joined
@@ -512,12 +513,13 @@ class Model:
         """Return what can be known of the writes of a key."""
         found = _joined(
             [
-                Stretch(who in ours, before, after, self.all_captured or who != "person")
+                Stretch(who in ours, before, after, captured, captured)
                 for who, before, after in self.writes.get(key, [])
+                for captured in [self.all_captured or who != "person"]
             ]
         )
         if found and not found[-1].ours and found[-1].before == found[-1].after:
-            if not found[-1].captured:
+            if not found[-1].end_captured:
                 found.pop()  # the row is as it was left
         return _joined([one for one in found if not one.hidden])
 

@@ -215,10 +215,15 @@ create table agentundo._tracked (
   history      regclass not null,
   key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
   active       boolean not null default true,     -- false: untracked, history kept
-  turn         bigint not null default 0,         -- counted up by undos that must not run side by side
   since        timestamptz not null default now()
 );
 comment on table agentundo._tracked is 'Tracked tables, one row each; a partition tree is one tracked table.';
+
+-- Counted up by undos, which go one after the other in each table. A table of its own: nobody else waits for it.
+create table agentundo._turn (
+  tracked int primary key,
+  turn    bigint not null default 1
+);
 
 -- Every relation that carries our triggers: the table itself and every level below it. A statement
 -- fires only the triggers of the relation that it names, so every level needs its own.
@@ -2203,16 +2208,21 @@ $body$;
 
 -- The row of an image, or of the table, as a record to be compared: all live columns in attribute
 -- order. A column that the image does not know yet takes the table's own value, so that it differs
--- from nothing. `by_value`: for relations rewritten since, where ALTER TABLE may have padded or rescaled.
+-- from nothing. Without a table, images are compared with one another: then also by what a column held before it
+-- was retyped beyond recognition. `by_value`: for relations rewritten since, where ALTER TABLE may have padded or rescaled.
 create or replace function agentundo._image_row(
   tracked_id int, alias text, change text, table_alias text default null, by_value boolean default false) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select 'row(' || coalesce(string_agg(agentundo._comparable(
+  select 'row(' || concat_ws(', ', string_agg(agentundo._comparable(
       case when i.known is null then i.value
         else format('case when %s then %s else %s end', i.known, i.value,
           case when table_alias is null then 'null::' || i.type else agentundo._stored(table_alias, i.name, i.type_now) end) end,
-      i.type, by_value), ', ' order by i.attnum), '') || ')::record'
+      i.type, by_value), ', ' order by i.attnum),
+    (select string_agg(format('%I.%I', alias, c.history_column), ', ' order by c.history_column)
+     from agentundo._columns(tracked_id) c
+     where table_alias is null and c.until_change is not null and c.history_column is not null
+       and exists (select from agentundo._columns(tracked_id) n where n.attnum = c.attnum and n.live and not agentundo._widens(c.type, n.type)))) || ')::record'
   from agentundo._image_columns(tracked_id, alias, change) i
 $body$;
 
@@ -2995,13 +3005,14 @@ begin
 end
 $body$;
 
-create or replace function agentundo._act(statement text, a agentundo._decision[] default null) returns setof bigint[]
+create or replace function agentundo._act(statement text, a agentundo._decision[] default null, path text default null) returns setof bigint[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
 $body$
 begin
   perform agentundo._require_unaltered('_act');
-  if statement like 'set constraints%' then
+  if path is not null then
+    perform set_config('search_path', path, true);
     execute statement;
   else
     return query execute statement using a;
@@ -3410,7 +3421,7 @@ create or replace function agentundo._retyped(tracked_id int, change text, befor
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select concat_ws(' or ', 'false',
-    (select format('%s <= %s', change, max(old.until_change))
+    (select format('least(%s, %s) <= %s', change, before_change, max(old.until_change))
      from agentundo._columns(tracked_id) old
      join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
      where old.until_change is not null and not agentundo._widens(old.type, new.type)
@@ -3718,7 +3729,15 @@ $body$ select $sql$,
     union all
     select l.image, null, null    -- or nothing: somebody has deleted the row, which was undone when ours was, and is not now
     from last_stood l
-    where l.old and l.gone and (l.void or l.was_undone and not exists (select from undone_since u where u.image = l.image))),
+    where l.old and l.gone and not l.void and l.was_undone and not exists (select from undone_since u where u.image = l.image)
+    union all
+    select i.tid, null, null      -- or it had been gone already, and whoever had deleted it stands, or was not seen
+    from image i join change c using (change)
+    where i.old and c.void
+      and not exists (
+        select from undone u
+        where {{image_undone}} and not u.new and u.change < i.change and u.number > i.change
+          and not exists (select from standing l where {{standing_undone}} and l.change > u.change))),
   overtaken as (                  -- nothing was done to the row when ours was undone, and others have written it since it was ours
     select distinct {{keys}} from last_stood where void and not own and not gone),
   aimed as (
@@ -3782,7 +3801,7 @@ $body$
       'same_chain', agentundo._same_key(t.id, 'i', 'c'), 'of_chain', agentundo._same_key(t.id, 'h', 'c'), 'of_image', agentundo._same_key(t.id, 'h', 'i'),
       'taken_row', agentundo._same_key(t.id, 's', 'h'), 'of_doubtful', agentundo._same_key(t.id, 'h', 'k'), 'of_undone', agentundo._same_key(t.id, 'u', 'h'),
       'doubtful_image', agentundo._same_key(t.id, 'i', 'k'), 'image_undone', agentundo._same_key(t.id, 'u', 'i'), 'image_standing', agentundo._same_key(t.id, 'l', 'i'),
-      'later_net', agentundo._same_key(t.id, 'l', 'n'), 'written_net', agentundo._same_key(t.id, 'x', 'n'), 'overtaken_net', agentundo._same_key(t.id, 'o', 'n'),
+      'standing_undone', agentundo._same_key(t.id, 'l', 'u'), 'later_net', agentundo._same_key(t.id, 'l', 'n'), 'written_net', agentundo._same_key(t.id, 'x', 'n'), 'overtaken_net', agentundo._same_key(t.id, 'o', 'n'),
       'stranger_compared', agentundo._same_key(t.id, 's', 'compared'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'taken_image', agentundo._image_row(t.id, 'h', 'x.change'),
       'came_to', agentundo._image_row(t.id, 'n', 'c.new_change'), 'came_back', agentundo._image_row(t.id, 'h', 'c.image_change'),
@@ -3830,20 +3849,22 @@ $body$
     select *, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
   select $9[4]::int, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
     case when p.cur is null then 'none' else 'delete' end,
-    case when p.cur is null then case when n.place <= y.surplus - y.gone then 'conflict' else 'done' end when p.untouched then 'ok' else 'conflict' end,
-    case when p.cur is null then case when n.place <= y.surplus - y.gone then 'row_changed' end when not p.untouched then 'row_rewritten' end,
+    case when p.cur is null and n.place > y.surplus - y.gone then 'done' when p.cur is null or not p.untouched or %8$s then 'conflict' else 'ok' end,
+    case when p.cur is null then case when n.place <= y.surplus - y.gone then case when %8$s then 'schema_changed' else 'row_changed' end end
+      when %8$s then 'schema_changed' when not p.untouched then 'row_rewritten' end,
     case when y.after_change <= $9[1] then 'value' else 'version' end, null::text[], null::jsonb, case when y.moved then 'moved' end, null::jsonb
   from tally y cross join lateral generate_series(1, y.surplus) n (place)
   left join placed p on p.says = y.says and p.place = n.place
   where y.surplus > 0
   union all
-  select $9[4]::int, y.change, null, null, y.before, null, y.before_change, null, 'insert', 'ok', null, 'version', null, null, case when y.moved then 'moved' end, null
+  select $9[4]::int, y.change, null, null, y.before, null, y.before_change, null, 'insert',
+    case when %9$s then 'conflict' else 'ok' end, case when %9$s then 'schema_changed' end, 'version', null, null, case when y.moved then 'moved' end, null
   from tally y cross join lateral generate_series(1, -y.surplus + y.gone) n (place)
   where y.surplus < 0$sql$,
     t.history, agentundo._image_row(t.id, 'h', 'e.change'),
     agentundo._from(t),
     agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql(),
-    agentundo._rewritten_sql(t, 'c'))
+    agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), agentundo._retyped(t.id, 'y.before_change', 'y.before_change'))
 $body$;
 
 -- ==== 14_obstacles.sql ====
@@ -3934,14 +3955,15 @@ $body$;
 create or replace function agentundo._users_path(relation regclass) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select replace(coalesce((
+  select case when path ~ '\mpg_temp\M' then path else path || ', pg_temp' end
+  from replace(coalesce((
     select substr(setting, length('search_path=') + 1)
     from pg_db_role_setting s
     cross join lateral unnest(s.setconfig) setting
     where setting like 'search\_path=%' and s.setrole in (0, (select c.relowner from pg_class c where c.oid = relation))
       and s.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
     order by s.setrole <> 0 desc, s.setdatabase <> 0 desc
-    limit 1), '"$user", public'), '"$user"', (select quote_ident(pg_get_userbyid(c.relowner)) from pg_class c where c.oid = relation))
+    limit 1), '"$user", public'), '"$user"', (select quote_ident(pg_get_userbyid(c.relowner)) from pg_class c where c.oid = relation)) path
 $body$;
 
 -- Restored rows that break a CHECK, a NOT NULL or a domain that came or was tightened since, or of which a
@@ -4244,12 +4266,19 @@ $body$;
 -- later; skip leaves it, with all rows that belong to it; what constraints say is entered last
 -- (14_obstacles.sql). cascade is no matter of rows: it makes the set larger (16_plan.sql).
 
+-- An element of a large array is taken out, changed and put back: assigned to in place, its fields would each
+-- copy the array.
+
 create or replace function agentundo._renumber(d agentundo._decision[]) returns agentundo._decision[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+declare
+  x agentundo._decision;
 begin
   for i in 1 .. coalesce(cardinality(d), 0) loop
-    d[i].place := i;
+    x := d[i];
+    x.place := i;
+    d[i] := x;
   end loop;
   return coalesce(d, '{}');
 end
@@ -4266,7 +4295,8 @@ declare
   pair agentundo._pair;
   pairs agentundo._pair[];
   gone int[] := array[]::int[];
-  i int;
+  here agentundo._decision;
+  there agentundo._decision;
   sql text;
   other_columns text;
 begin
@@ -4296,27 +4326,31 @@ begin
     end if;
     execute 'select array_agg(row(there, here)::agentundo._pair) from (' || sql || ') p' into pairs using d, t;
     foreach pair in array coalesce(pairs, '{}') loop
-      d[pair.there].before := d[pair.here].before;
-      d[pair.there].before_change := d[pair.here].before_change;
-      d[pair.there].unit := null;
-      if d[pair.there].status = 'done' and d[pair.here].status = 'done' then
+      here := d[pair.here];
+      there := d[pair.there];
+      there.before := here.before;
+      there.before_change := here.before_change;
+      there.unit := null;
+      if there.status = 'done' and here.status = 'done' then
         null;  -- taken back already
-      elsif d[pair.here].status = 'conflict' then
-        d[pair.there].status := 'conflict';
-        d[pair.there].reason := d[pair.here].reason;
-      elsif d[pair.there].cur is null then
-        d[pair.there].status := 'conflict';
-        d[pair.there].reason := 'row_deleted';
+      elsif here.status = 'conflict' then
+        there.status := 'conflict';
+        there.reason := here.reason;
+      elsif there.cur is null then
+        there.status := 'conflict';
+        there.reason := 'row_deleted';
       end if;
-      d[pair.there].action := 'update';
-      d[pair.there].detail := coalesce(d[pair.there].detail, '{}') || '{"moved": true}';
+      there.action := 'update';
+      there.detail := coalesce(there.detail, '{}') || '{"moved": true}';
+      d[pair.there] := there;
       gone := gone || pair.here;
     end loop;
   end loop;
-  for i in select x.place from unnest(d) x where x.unit = 'moved' and x.place <> all (gone) loop
-    d[i].unit := 'moved ' || d[i].tracked;
+  for there in select x.* from unnest(d) x where x.unit = 'moved' and not exists (select from unnest(gone) g where g = x.place) loop
+    there.unit := 'moved ' || there.tracked;
+    d[there.place] := there;
   end loop;
-  return agentundo._renumber(array(select x from unnest(d) x where x.place <> all (gone) order by x.place));
+  return agentundo._renumber(array(select x from unnest(d) x where not exists (select from unnest(gone) g where g = x.place) order by x.place));
 end
 $body$;
 
@@ -4395,26 +4429,29 @@ begin
         their_columns text[] := array(select distinct u from unnest(item.by_value || coalesce(item.captured, '{}')) u order by u);
         added text[] := array(select k from jsonb_each_text(item.sums) s (k, v) where v is not null);  -- of NULL nothing can be subtracted
         our_columns text[] := item.ours;
+        x agentundo._decision;
       begin
+        x := d[item.place];
         if item.cut and merge then
           our_columns := array(select distinct u from unnest(item.ours || array(select k from jsonb_each_text(item.sums) s (k, v) where v ~ '[1-9NI]')) u);  -- not zero, in whatever type
         end if;
         shared := array(select u from unnest(our_columns) u where u = any (their_columns));
         if merge and not item.inserted and not item.cut and our_columns = '{}' then
-          d[item.place].status := 'done';  -- nothing of the set's is in it
-          d[item.place].action := 'none';
-          d[item.place].reason := null;
+          x.status := 'done';  -- nothing of the set's is in it
+          x.action := 'none';
+          x.reason := null;
         elsif merge and not item.inserted
           and (item.reason = 'row_changed' and not item.cut and shared <@ added  -- side by side
             or our_columns <@ added and our_columns <> '{}') then              -- or adding up
-          d[item.place].status := 'merge';
-          d[item.place].reason := null;
-          d[item.place].columns := our_columns;
-          d[item.place].delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
-          d[item.place].detail := coalesce(d[item.place].detail, '{}') || jsonb_build_object('basis', case when t.capture = 'all' then 'captured' else 'value' end, 'kept', their_columns);
+          x.status := 'merge';
+          x.reason := null;
+          x.columns := our_columns;
+          x.delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
+          x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when t.capture = 'all' then 'captured' else 'value' end, 'kept', their_columns);
         else
-          d[item.place].columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
+          x.columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
         end if;
+        d[item.place] := x;
       end;
     end loop;
   end loop;
@@ -4428,17 +4465,18 @@ create or replace function agentundo._force(d agentundo._decision[]) returns age
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  i int;
+  x agentundo._decision;
 begin
-  for i in
-    select x.place from unnest(d) x
-    where x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
-      and (x.cur is not null or x.before is not null or x.detail ->> 'last_segment' = 'ok')
+  for x in
+    select y.* from unnest(d) y
+    where y.status = 'conflict' and y.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
+      and (y.cur is not null or y.before is not null or y.detail ->> 'last_segment' = 'ok')
   loop
-    d[i].detail := coalesce(d[i].detail, '{}') || jsonb_build_object('forced', d[i].reason);
-    d[i].action := case when d[i].before is null and d[i].cur is null then 'none' when d[i].before is null then 'delete' when d[i].cur is null then 'insert' else 'update' end;
-    d[i].status := case when d[i].action = 'none' then 'done' else 'ok' end;
-    d[i].reason := null;
+    x.detail := coalesce(x.detail, '{}') || jsonb_build_object('forced', x.reason);
+    x.action := case when x.before is null and x.cur is null then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;
+    x.status := case when x.action = 'none' then 'done' else 'ok' end;
+    x.reason := null;
+    d[x.place] := x;
   end loop;
   return d;
 end
@@ -4450,23 +4488,25 @@ create or replace function agentundo._skip(d agentundo._decision[]) returns agen
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  i int;
+  x agentundo._decision;
 begin
-  for i in select x.place from unnest(d) x where x.status = 'conflict' loop
-    if d[i].reason = 'row_changed' and d[i].detail ->> 'last_segment' = 'ok' then
-      d[i].status := case when d[i].action = 'none' then 'done' else 'ok' end;
-      d[i].reason := null;
-      d[i].columns := null;
+  for x in select y.* from unnest(d) y where y.status = 'conflict' loop
+    if x.reason = 'row_changed' and x.detail ->> 'last_segment' = 'ok' then
+      x.status := case when x.action = 'none' then 'done' else 'ok' end;
+      x.reason := null;
+      x.columns := null;
     else
-      d[i].status := 'skip';
+      x.status := 'skip';
     end if;
+    d[x.place] := x;
   end loop;
-  for i in
-    select x.place from unnest(d) x
-    where x.status in ('ok', 'merge')
-      and x.unit in (select y.unit from unnest(d) y where y.status = 'skip' and y.unit is not null)
+  for x in
+    select y.* from unnest(d) y
+    where y.status in ('ok', 'merge')
+      and y.unit in (select z.unit from unnest(d) z where z.status = 'skip' and z.unit is not null)
   loop
-    d[i].status := 'skip';
+    x.status := 'skip';
+    d[x.place] := x;
   end loop;
   return d;
 end
@@ -4480,20 +4520,22 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   t agentundo._tracked;
+  x agentundo._decision;
   i int;
   places int[];
 begin
   for t in
-    select * from agentundo._tracked x
-    where x.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge'))
-      and (exists (select from pg_attribute a where a.attrelid = x.relation and a.attidentity = 'a' and not a.attisdropped)
-        or exists (select from pg_rewrite w where w.ev_class = x.relation and w.ev_type <> '1'))
+    select * from agentundo._tracked g
+    where g.id in (select y.tracked from unnest(d) y where y.status in ('ok', 'merge'))
+      and (exists (select from pg_attribute a where a.attrelid = g.relation and a.attidentity = 'a' and not a.attisdropped)
+        or exists (select from pg_rewrite w where w.ev_class = g.relation and w.ev_type <> '1'))
   loop
     if exists (select from pg_rewrite w where w.ev_class = t.relation and w.ev_type <> '1') then
-      for i in select x.place from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') loop
-        d[i].status := 'conflict';
-        d[i].reason := 'schema_changed';
-        d[i].detail := coalesce(d[i].detail, '{}') || jsonb_build_object('hint', format('Drop the rules of %s first.', t.name));
+      for x in select y.* from unnest(d) y where y.tracked = t.id and y.status in ('ok', 'merge') loop
+        x.status := 'conflict';
+        x.reason := 'schema_changed';
+        x.detail := coalesce(x.detail, '{}') || jsonb_build_object('hint', format('Drop the rules of %s first.', t.name));
+        d[x.place] := x;
       end loop;
       continue;
     end if;
@@ -4507,13 +4549,15 @@ begin
       (select string_agg(format('%s is distinct from r.%I', c.value, c.name), ' or ') from agentundo._target_columns(t.id) c where c.identity = 'a')),
       null, d) as found (places int[]);
     foreach i in array coalesce(places, '{}') loop
+      x := d[i];
       if exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)) and c.confdeltype <> 'a') then
-        d[i].status := 'conflict';
-        d[i].reason := 'constraint';
-        d[i].columns := array(select c.name::text from agentundo._target_columns(t.id) c where c.identity = 'a');
+        x.status := 'conflict';
+        x.reason := 'constraint';
+        x.columns := array(select c.name::text from agentundo._target_columns(t.id) c where c.identity = 'a');
       else
-        d[i].detail := coalesce(d[i].detail, '{}') || '{"replace": true}';
+        x.detail := coalesce(x.detail, '{}') || '{"replace": true}';
       end if;
+      d[i] := x;
     end loop;
   end loop;
   return d;
@@ -4526,10 +4570,11 @@ create or replace function agentundo._wished(d agentundo._decision[]) returns ag
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  i int;
+  x agentundo._decision;
 begin
-  for i in select x.place from unnest(d) x where x.status = 'conflict' and x.action <> 'none' loop
-    d[i].status := 'ok';
+  for x in select y.* from unnest(d) y where y.status = 'conflict' and y.action <> 'none' loop
+    x.status := 'ok';
+    d[x.place] := x;
   end loop;
   return d;
 end
@@ -4542,18 +4587,21 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   o record;
+  y agentundo._decision;
 begin
   hits := 0;
   for o in
-    select x.place, (array_agg(x.reason))[1] as reason,
+    select x.place, own is null or exists (select from unnest(own) u where u = x.place) as own, (array_agg(x.reason))[1] as reason,
       jsonb_build_object('constraint', (array_agg(x.obstacle))[1], 'relation', (array_agg(x.other))[1]) as detail,
       jsonb_agg(distinct jsonb_build_array(x.writer_tracked, x.writer)) filter (where x.writer_tracked is not null) as writers
     from agentundo._obstacles(d) x group by x.place
   loop
-    d[o.place].status := 'conflict';
-    d[o.place].reason := o.reason;
-    d[o.place].detail := coalesce(d[o.place].detail, '{}') - 'last_segment' || o.detail || jsonb_strip_nulls(jsonb_build_object('writers', o.writers))
-      || case when o.place = any (own) or own is null then '{}' else '{"follows": true}' end::jsonb;
+    y := d[o.place];
+    y.status := 'conflict';
+    y.reason := o.reason;
+    y.detail := coalesce(y.detail, '{}') - 'last_segment' || o.detail || jsonb_strip_nulls(jsonb_build_object('writers', o.writers))
+      || case when o.own then '{}' else '{"follows": true}' end::jsonb;
+    d[o.place] := y;
     hits := hits + 1;
   end loop;
 end
@@ -4567,14 +4615,15 @@ declare
   hidden int[] := array(
     select t.id from agentundo._tracked t
     where t.id in (select x.tracked from unnest(d) x) and t.relation is not null and agentundo._rls_binds(t.relation, agentundo._caller()));
-  i int;
+  x agentundo._decision;
 begin
   if hidden <> '{}' then
-    for i in select x.place from unnest(d) x where x.status <> 'done' and x.tracked = any (hidden) loop
-      d[i].status := 'conflict';
-      d[i].reason := 'not_visible';
-      d[i].columns := null;
-      d[i].detail := null;
+    for x in select y.* from unnest(d) y where y.status <> 'done' and y.tracked = any (hidden) loop
+      x.status := 'conflict';
+      x.reason := 'not_visible';
+      x.columns := null;
+      x.detail := null;
+      d[x.place] := x;
     end loop;
   end if;
   return d;
@@ -4755,6 +4804,8 @@ begin
     where f is not null and f <> all (ids) and agentundo._in_scope(f, agentundo._scope(scope))
       -- a revert of ours is no stranger, and one that is taken back already holds nothing up
       and not exists (select from agentundo._revert v where v.id = f and v.invocations && ids)
+      -- what a redo is to bring back must not be taken back by it
+      and not exists (select from agentundo._revert v where v.id = any (ids) and f = any (v.invocations))
       and agentundo._uncovered(array[f]) <> '{}'
     order by f);
 end
@@ -5114,17 +5165,16 @@ end
 $body$;
 
 -- An absent row cannot be locked: two undos side by side could each believe what the other is about to change.
--- So undos that bring rows back or take them away go one after the other in each table; one that began with
--- an older snapshot is told to begin anew (40001).
-create or replace function agentundo._take_turn(tables int[], changes bigint[]) returns void
+-- So undos go one after the other in each table; one that began with an older snapshot is told to begin anew
+-- (40001). A row that is made and deleted meanwhile by somebody else is looked for by _require_absent().
+create or replace function agentundo._take_turn(tables int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   one int;
 begin
   foreach one in array tables loop
-    update agentundo._tracked t set turn = t.turn + 1
-     where t.id = one and exists (select from agentundo._change c where c.change = any (changes) and c.tracked = one and c.operation <> 'U');
+    insert into agentundo._turn as x (tracked) values (one) on conflict (tracked) do update set turn = x.turn + 1;
   end loop;
 end
 $body$;
@@ -5245,27 +5295,28 @@ end
 $body$;
 
 -- Deferrable constraints of the tables, and of those that point at them, are checked now, not at COMMIT
--- when nobody could tell any more which revert broke them. Those deferred by nature are deferred again.
+-- when nobody could tell any more which revert broke them; those of each table under the search_path of its
+-- owner, as deferred triggers of the user's run now. Those deferred by nature are deferred again.
 create or replace function agentundo._settle(tables int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  names text;
-  deferred text;
+  one record;
 begin
-  select string_agg(distinct format('%s.%I', c.connamespace::regnamespace, c.conname), ', '),
-         string_agg(distinct format('%s.%I', c.connamespace::regnamespace, c.conname), ', ') filter (where c.condeferred)
-    into names, deferred
+  for one in
+    select c.conrelid::regclass as relation, string_agg(format('%s.%I', c.connamespace::regnamespace, c.conname), ', ') as names,
+      string_agg(format('%s.%I', c.connamespace::regnamespace, c.conname), ', ') filter (where c.condeferred) as deferred
     from pg_constraint c
-   where c.condeferrable
-     and exists (select from agentundo._tracked t cross join lateral agentundo._levels(t.relation, t.kind) m
-                 where t.id = any (tables) and m in (c.conrelid, c.confrelid));
-  if names is not null then
-    perform agentundo._act('set constraints ' || names || ' immediate');  -- deferred triggers of the user's run now
-  end if;
-  if deferred is not null then
-    execute 'set constraints ' || deferred || ' deferred';
-  end if;
+    where c.condeferrable
+      and exists (select from agentundo._tracked t cross join lateral agentundo._levels(t.relation, t.kind) m
+                  where t.id = any (tables) and m in (c.conrelid, c.confrelid))
+    group by c.conrelid order by c.conrelid
+  loop
+    perform agentundo._act('set constraints ' || one.names || ' immediate', path => agentundo._users_path(one.relation));
+    if one.deferred is not null then
+      execute 'set constraints ' || one.deferred || ' deferred';
+    end if;
+  end loop;
 end
 $body$;
 
@@ -5447,6 +5498,37 @@ begin
 end
 $body$;
 
+-- Rows that come back were absent when that was decided. Whoever was just then making and deleting one of them,
+-- and whom the insert had to wait for, was not seen: the plan is to be made again.
+create or replace function agentundo._require_absent(d agentundo._decision[], tally jsonb, decided pg_snapshot, revert_id text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  unseen boolean;
+begin
+  for t in
+    select x.* from agentundo._tracked x
+    where tally -> x.id::text ? 'I' and exists (select from agentundo._key(x.id))
+      and exists (
+        select from agentundo._change c
+        where c.xid >= pg_snapshot_xmin(decided) and not pg_visible_in_snapshot(c.xid, decided) and c.tracked = x.id and c.invocation is distinct from revert_id)
+  loop
+    execute format($sql$
+      select exists (
+        select from agentundo._change c
+        join %1$s h on h._change = coalesce(c.source, c.change)
+        join unnest($1) d on d.tracked = $2 and d.status in ('ok', 'merge') and d.action = 'insert'
+        join lateral (select * from %1$s b where b.ctid = d.before offset 0) b on %2$s
+        where c.xid >= pg_snapshot_xmin($3) and not pg_visible_in_snapshot(c.xid, $3) and c.tracked = $2 and c.invocation is distinct from $4)$sql$,
+      t.history, agentundo._same_key(t.id, 'h', 'b')) into unseen using d, t.id, decided, revert_id;
+    if unseen then
+      raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back', hint = 'Call revert again.';
+    end if;
+  end loop;
+end
+$body$;
+
 -- Waits while we hold something are kept well below deadlock_timeout: it is the revert that lets go and
 -- tries again, before any writer who waits for it looks for a deadlock.
 create or replace function agentundo._short_wait() returns text
@@ -5465,6 +5547,7 @@ declare
   tally jsonb;
   captured boolean;  -- what is written is captured like anything else
   silenced jsonb;
+  decided pg_snapshot;
   strong regclass[] := array[]::regclass[];
 begin
   perform agentundo._require_workers(), agentundo._require_rights(tables);
@@ -5476,12 +5559,13 @@ begin
     strong := array(select s.relation from agentundo._to_silence(agentundo._tally(agentundo._decide(ids, changes, on_conflict, merge), replace)) s);
   end if;
   perform agentundo._lock_tables(tables, strong);
-  perform agentundo._take_turn(tables, changes);
+  perform agentundo._take_turn(tables);
   perform agentundo._lock_all_rows(tables, changes);
   if agentundo._uncovered(ids) <> changes then
     raise exception using errcode = 'UNR01';  -- more was committed under these ids while we waited
   end if;
 
+  decided := pg_current_snapshot();
   d := agentundo._decide(ids, changes, on_conflict, merge);
   if exists (select from unnest(d) x where x.status = 'conflict') then
     perform agentundo._refuse(d, on_conflict);
@@ -5504,6 +5588,7 @@ begin
   end if;
   silenced := agentundo._silence(tally, strong);
   perform agentundo._restore(d, tally, replace);
+  perform agentundo._require_absent(d, tally, decided, revert_id);
   perform agentundo._settle(tables) where tally <> '{}';
   perform agentundo._rearm(silenced);
   if not captured then
