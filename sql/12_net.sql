@@ -63,15 +63,16 @@ $body$
     join agentundo._change f on f.invocation = v.id and f.xid = v.xid and f.tracked = $9[4]::int
     join {{history}} h on h._change = coalesce(f.source, f.change)
     where v.standing and v.invocations && (select array_agg(s.id) from settled s)),
+  still_settled as materialized (
+    select * from settled s where not exists (select from redone r where {{redone}} and r.number > s.number and s.id = any (r.invocations))),
   image as materialized (
     select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid{{keys}}
     from change c join {{history}} h on h._change = c.source
     where not exists (
-      select from settled s
-      where {{settled}} and s.number > c.change and c.invocation = any (s.invocations)
-        and not exists (select from redone r where {{redone}} and r.number > s.number and s.id = any (r.invocations))))$sql$,
+      select from still_settled s
+      where {{settled}} and s.number > c.change and c.invocation = any (s.invocations)))$sql$,
     jsonb_build_object('history', t.history, 'stranger', agentundo._stranger_sql('f'), 'keys', coalesce(', ' || agentundo._key_list(t.id, 'h'), ''),
-      'settled', coalesce(agentundo._same_key(t.id, 'h', 's'), 'false'), 'redone', coalesce(agentundo._same_key(t.id, 'h', 'r'), 'false')))
+      'settled', coalesce(agentundo._same_key(t.id, 'h', 's'), 'false'), 'redone', coalesce(agentundo._same_key(t.id, 's', 'r'), 'false')))
 $body$;
 
 -- Changes up to this number are compared by image alone: their xmins come from before a logical copy.

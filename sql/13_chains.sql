@@ -97,8 +97,16 @@ $body$ select $sql$,
   ours as materialized (          -- the reverts that the set takes back: what they took back will stand again
     select distinct v.id, v.invocations from agentundo._revert v join change c on c.invocation = v.id
     join agentundo._change f on f.change = c.change and f.xid = v.xid),
+  returned as materialized (      -- what others had taken back when a change of the set was made, and is done again since
+    select c.change, v.invocations
+    from change c
+    join agentundo._revert v on v.number < c.change and not v.redo and (not v.standing or v.reopened) and v.id not in (select id from ours)
+    join agentundo._revert w on w.invocations @> array[v.id] and w.standing and w.number > c.change),
   span as (                       -- the first change that is of interest, and the set's last
-    select least(min(c.change), (select min(f.change) from ours o cross join lateral unnest(o.invocations) u (id) join agentundo._change f on f.invocation = u.id)) as first_change,
+    select least(min(c.change), (
+        select min(f.change)
+        from (select o.invocations from ours o union all select v.invocations from returned v) o
+        cross join lateral unnest(o.invocations) u (id) join agentundo._change f on f.invocation = u.id and f.tracked = $9[4]::int)) as first_change,
       max(c.change) as last_change
     from change c),
   taken_back as materialized (    -- changes by others that standing reverts have taken back since: wholly, or some of their rows
@@ -127,12 +135,10 @@ $body$ select $sql$,
         select from agentundo._revert w join agentundo._change r on r.invocation = w.id and r.xid = w.xid and r.tracked = $9[4]::int
         join {{history}} s on s._change = coalesce(r.source, r.change)
         where w.standing and w.number > x.number and x.revert = any (w.invocations) and w.id not in (select id from ours) and {{taken_row}})),
-  upset as (                      -- changes of a redo that found the rows otherwise than they had been left, or nothing to do
-    select c.change from change c join ours o on o.id = c.invocation
-    where c.void or exists (
-      select from span
-      join agentundo._change f on f.tracked = $9[4]::int and f.change > span.first_change and f.change < c.change and f.invocation <> all (o.invocations)
-      join agentundo._revert v on v.invocations @> array[f.invocation] and v.number < c.change)),
+  upset as (                      -- changes that met the rows otherwise than they are to be now, or had nothing to do
+    select c.change from change c where c.void
+    union
+    select change from returned),
   doubtful as (                   -- the rows of which all the rest is
     select {{keys}} from undone
     union
@@ -169,12 +175,12 @@ $body$ select $sql$,
     select image, image_change, max(new) filter (where surplus < 0) as new, max(new_change) filter (where surplus < 0) as new_change,
       max(old) filter (where surplus > 0) as before, max(old_change) filter (where surplus > 0) as before_change
     from ends group by image, image_change having count(*) filter (where surplus < 0) = 1 and count(*) filter (where surplus > 0) <= 1),
-  last_stood as materialized (    -- for each image of an upset redo: what was done to the row last, of all that stands once ours stands again
+  last_stood as materialized (    -- for each image of an upset change: what was done to the row last, of all that stands once ours stands again
     select image, old, void, own, {{keys}}, count(*) filter (where not new) > count(*) filter (where new) as gone, min(undone_at) < change as was_undone
     from (
-      select i.tid as image, i.change, i.old, c.void, l.invocation = any (o.invocations) as own, l.new, l.undone_at, {{image_keys}},
+      select i.tid as image, i.change, i.old, c.void, coalesce(l.invocation = any (o.invocations), false) as own, l.new, l.undone_at, {{image_keys}},
         (l.xid, l.invocation) is not distinct from (first_value(l.xid) over w, first_value(l.invocation) over w) as last
-      from image i join upset using (change) join change c using (change) join ours o on o.id = c.invocation
+      from image i join upset using (change) join change c using (change) left join ours o on o.id = c.invocation
       join standing l on {{image_standing}} and l.change < i.change
       window w as (partition by i.tid order by l.change desc)) l
     where last group by image, change, old, void, own, {{keys}}),
@@ -185,7 +191,7 @@ $body$ select $sql$,
     union all
     select l.image, null, null    -- or nothing: somebody has deleted the row, which was undone when ours was, and is not now
     from last_stood l
-    where l.old and l.gone and (l.void or l.was_undone and not exists (select from undone_since u where u.image = l.image))
+    where l.old and l.gone and (l.void or l.was_undone and l.image not in (select image from undone_since))
     union
     select i.tid, null, null      -- or it had been gone already, and whoever had deleted it stands, or was not seen
     from image i join change c using (change)
@@ -248,17 +254,20 @@ $body$ select $sql$,
 create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+  with key as (
+    select agentundo._same_key(t.id, 'one', 'other') as same, agentundo._key_list(t.id, 'one') as list,
+      (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k) as names,
+      (select quote_ident(k.history_column) from agentundo._key(t.id) k where k.place = 1) as first_name),
+  same_key as (   -- the same condition for many pairs of names
+    select jsonb_object_agg(p.piece, replace(replace(key.same, 'one.', p.one || '.'), 'other.', p.other || '.')) as pieces
+    from key cross join (values
+      ('same_chain', 'i', 'c'), ('of_chain', 'h', 'c'), ('of_image', 'h', 'i'), ('taken_row', 's', 'h'), ('of_doubtful', 'h', 'k'),
+      ('of_undone', 'u', 'h'), ('doubtful_image', 'i', 'k'), ('image_undone', 'u', 'i'), ('image_standing', 'l', 'i'), ('standing_undone', 'l', 'u'),
+      ('later_net', 'l', 'n'), ('deleted_net', 'x', 'n'), ('overtaken_net', 'o', 'n'), ('stranger_compared', 's', 'compared')) p (piece, one, other))
   select agentundo._net_head(t)
-    || agentundo._fill(agentundo._chains_sql() || agentundo._undone_sql() || agentundo._look_sql(), jsonb_build_object(
-      'history', t.history, 'lookup', lookup,
-      'keys', (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
-      'first_key', (select quote_ident(k.history_column) from agentundo._key(t.id) k where k.place = 1),
-      'h_keys', agentundo._key_list(t.id, 'h'), 'image_keys', agentundo._key_list(t.id, 'i'),
-      'same_chain', agentundo._same_key(t.id, 'i', 'c'), 'of_chain', agentundo._same_key(t.id, 'h', 'c'), 'of_image', agentundo._same_key(t.id, 'h', 'i'),
-      'taken_row', agentundo._same_key(t.id, 's', 'h'), 'of_doubtful', agentundo._same_key(t.id, 'h', 'k'), 'of_undone', agentundo._same_key(t.id, 'u', 'h'),
-      'doubtful_image', agentundo._same_key(t.id, 'i', 'k'), 'image_undone', agentundo._same_key(t.id, 'u', 'i'), 'image_standing', agentundo._same_key(t.id, 'l', 'i'),
-      'standing_undone', agentundo._same_key(t.id, 'l', 'u'), 'later_net', agentundo._same_key(t.id, 'l', 'n'), 'deleted_net', agentundo._same_key(t.id, 'x', 'n'), 'overtaken_net', agentundo._same_key(t.id, 'o', 'n'),
-      'stranger_compared', agentundo._same_key(t.id, 's', 'compared'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
+    || agentundo._fill(agentundo._chains_sql() || agentundo._undone_sql() || agentundo._look_sql(), same_key.pieces || jsonb_build_object(
+      'history', t.history, 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
+      'h_keys', replace(key.list, 'one.', 'h.'), 'image_keys', replace(key.list, 'one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'taken_image', agentundo._image_row(t.id, 'h', 'x.change'),
       'came_to', agentundo._image_row(t.id, 'n', 'c.new_change'), 'came_back', agentundo._image_row(t.id, 'h', 'c.image_change'),
       'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),
@@ -266,6 +275,7 @@ $body$
       'row', agentundo._table_row(t.id, 'r'), 'row_by_value', agentundo._table_row(t.id, 'r', true), 'rewritten', agentundo._rewritten_sql(t, 'ac'),
       'deleted_since', agentundo._deleted_since_sql(t), 'undo_versions', agentundo._undo_versions_sql(), 'stranger', agentundo._stranger_sql('f')))
     || agentundo._verdict_sql(t)
+  from key, same_key
 $body$;
 
 -- Tables without a key: rows are told apart by what they say, and equal ones are counted.

@@ -68,9 +68,15 @@ begin
     foreach pair in array coalesce(pairs, '{}') loop
       here := d[pair.here];
       there := d[pair.there];
+      there.unit := null;
+      if here.action = 'none' and there.status <> 'done' then
+        here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes
+        d[pair.here] := here;
+        d[pair.there] := there;
+        continue;
+      end if;
       there.before := here.before;
       there.before_change := here.before_change;
-      there.unit := null;
       if there.status = 'done' and here.status = 'done' then
         null;  -- taken back already
       elsif here.status = 'conflict' then

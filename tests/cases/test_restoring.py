@@ -397,3 +397,28 @@ def test_each_owner_has_a_search_path_of_his_own(db: Connection, make_role: Make
     assert {row.status for row in plan(db, "both")} == {"ok"}
     assert revert(db, "both").status == "reverted"
     assert_same(before, everything(db))
+
+
+def test_deferred_triggers_that_are_to_fire_find_what_their_owner_names(
+    db: Connection, make_role: MakeRole
+) -> None:
+    owner = make_role()
+    db.execute(
+        f"create schema s authorization {owner}; alter role {owner} set search_path = s;"
+        "create table s.log (what text); create table s.t (id int primary key, v int);"
+        "create function s.note() returns trigger language plpgsql as"
+        " $$ begin insert into log values (tg_op); return null; end $$;"
+        "create constraint trigger note after update on s.t deferrable initially deferred"
+        " for each row execute function s.note(); insert into s.t values (1, 1);"
+        "grant usage on schema s to agentundo_worker; grant insert on s.log to agentundo_worker;"
+        f"alter table s.t owner to {owner}".encode()
+    )
+    track(db, "s.t")
+    db.execute("select agentundo.set_trigger('s.t', 'note', 'fire')")
+    with db.transaction():
+        db.execute("select agentundo.tag('call'); set local search_path = s")
+        db.execute("update t set v = 2")
+    assert {row.status for row in plan(db, "call")} == {"ok"}
+    assert revert(db, "call").status == "reverted"
+    assert db.execute("table s.t").fetchall() == [(1, 1)]
+    assert db.execute("table s.log").fetchall() == [("UPDATE",), ("UPDATE",)]

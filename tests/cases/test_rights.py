@@ -656,3 +656,42 @@ def test_a_deputy_is_called_by_its_very_types(
         db.execute("select agentundo.sync()")
     assert refused.value.sqlstate == "UN003"
     assert db.execute("select * from public.proof").fetchall() == []
+
+
+def test_whoever_plans_cannot_put_a_temporary_table_in_an_owners_way(
+    db: Connection, connect: Connect, make_role: Any
+) -> None:
+    """What a constraint's function names without a schema is never the caller's."""
+    owner, app = make_role(), make_role(member_of="agentundo_app")
+    db.execute(
+        f"create schema s authorization {owner}; alter role {owner} set search_path = s;"
+        f"grant usage on schema s to agentundo_worker, {app}; set role {owner};"
+        "create table s.lim as select 9 as most; grant select on s.lim to agentundo_worker;"
+        "create function s.ok(int) returns boolean language plpgsql as"
+        " $$ begin return $1 <= most from lim; end $$;"
+        "create table s.t (id int primary key, v int, check (s.ok(v))); reset role".encode()
+    )
+    track(db, "s.t")
+    with db.transaction():
+        db.execute(
+            "select agentundo.tag('call', on_behalf_of => 'dana'); set local search_path = s"
+        )
+        db.execute("insert into t values (1, 1); update t set v = 2")
+    with db.transaction():
+        db.execute(
+            "select agentundo.tag('more', on_behalf_of => 'dana'); set local search_path = s"
+        )
+        db.execute("update t set v = 3")
+    hand = connect(user=app)
+    hand.execute(
+        "create temp table loot (who text); grant insert on loot to public;"
+        "create function pg_temp.evil() returns int language plpgsql as"
+        " $$ begin insert into pg_temp.loot select current_user; return 100; end $$;"
+        "create temp view lim as select pg_temp.evil() as most; grant select on lim to public;"
+        "grant execute on function pg_temp.evil() to public"
+    )
+    for call in ("more", "call"):
+        hand.execute("select * from agentundo.plan(%s::text)", [call])
+        revert(hand, call, reverted_by="dana")
+    assert hand.execute("select who from loot").fetchall() == []
+    assert db.execute("table s.t").fetchall() == []

@@ -224,6 +224,53 @@ def test_type_changed_for_good_is_a_conflict(t: Connection, followed: bool, ddl:
     assert_undoable(t, ["t"], "update t set id = id + 100", "delete from t", invocation="new")
 
 
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("update t set b = 11 where id = 1", "update t set b = 12 where id = 1"),
+        ("delete from t where id = 1", "insert into t values (1, 'one', 33, 1.50)"),
+    ],
+    ids=["written twice", "deleted and made"],
+)
+def test_rows_written_twice_before_a_change_of_type_are_conflicts(
+    t: Connection, followed: bool, statements: tuple[str, str]
+) -> None:
+    """Images that lack the column now must not be taken for equal."""
+    write(t, *statements)
+    run(t, "alter table t alter b type smallint", "select agentundo.sync()")
+    before = snapshot(t, "t")
+    assert {row.reason for row in plan(t, "inv")} == {"schema_changed"}
+    with refused("UN001"):
+        revert(t, "inv")
+    assert_same(before, snapshot(t, "t"))
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("create table k (v int, w int)", "alter table k alter w type text"),
+        (
+            "create table k (v int primary key, w int)",
+            "alter table k alter v type bigint, alter w type text",
+        ),
+    ],
+    ids=["no key", "key widened"],
+)
+def test_whole_rows_of_before_a_change_of_type_are_conflicts(
+    db: Connection, followed: bool, table: str, change: str
+) -> None:
+    run(db, table, "insert into k values (4, 4), (5, 5)", "select agentundo.track('k')")
+    write(db, "delete from k where v = 4", invocation="gone")
+    write(db, "insert into k values (6, 6)", invocation="made")
+    run(db, change, "select agentundo.sync()")
+    before = snapshot(db, "k")
+    for call in ("gone", "made"):
+        assert {row.reason for row in plan(db, call)} <= {"schema_changed", "row_changed"}
+        with refused("UN001"):
+            revert(db, call)
+        assert_same(before, snapshot(db, "k"))
+
+
 def test_dropped_and_recreated_under_the_same_name(t: Connection, followed: bool) -> None:
     """The new table is another one, even if it looks the same."""
     write(t, *AGENT)

@@ -190,3 +190,79 @@ def test_undoable_offers_nothing_of_other_scopes(db: Connection) -> None:
     assert revert(db, "s1", scope="A").status == "reverted"
     assert db.execute(query).fetchall() == [("invocation", "s1", 1, False), ("run", "r", 1, False)]
     assert redo(db, "s1", scope="A").status == "reverted"
+
+
+def test_redo_brings_back_no_row_that_somebody_unseen_had_deleted(n: Connection) -> None:
+    write(n, "insert into n values (3, 3), (4, 4)", tag="call")
+    n.execute("delete from n where id = 3")
+    before = everything(n)
+    assert revert(n, "call").counts == (1, 0, 0, 0, 0)
+    assert redo(n, "call").counts == (0, 1, 0, 0, 0)
+    assert_same(before, everything(n))
+
+
+def test_a_redo_does_not_take_back_what_it_is_to_do_again(n: Connection) -> None:
+    """The same id has written again since; with cascade the redo would undo itself."""
+    write(n, "update n set v = 3", tag="call")
+    revert(n, "call")
+    write(n, "update n set v = 7", tag="call")
+    before = everything(n)
+    with pytest.raises(psycopg.Error) as refused:
+        redo(n, "call", on_conflict="cascade")
+    assert refused.value.sqlstate == "UN001"
+    assert_same(before, everything(n))
+
+
+def test_diff_and_history_do_not_tell_of_rows_that_a_revert_found_gone(n: Connection) -> None:
+    write(n, "insert into n values (3, 3)", tag="made")
+    write(n, "delete from n where id = 3", tag="gone")
+    done = revert(n, "made")
+    assert done.counts == (0, 0, 0, 0, 0)
+    assert n.execute("select * from agentundo.diff(%s)", [done.revert_id]).fetchall() == []
+    told = n.execute(
+        "select invocation, operation from agentundo.row_history('n', '{\"id\": 3}')"
+    ).fetchall()
+    assert told == [("made", "insert"), ("gone", "delete")]
+    assert n.execute("select invocation from agentundo.changes order by change").fetchall() == [
+        ("made",),
+        ("gone",),
+    ]
+    found = n.execute(
+        "select rows from agentundo.invocations where id = %s", [done.revert_id]
+    ).fetchone()
+    assert found == (0,)
+
+
+def test_a_deletion_that_was_done_again_holds(n: Connection) -> None:
+    """Another had deleted the row while it was undone; his undo must not bring it back."""
+    write(n, "delete from n where id = 1", tag="first")
+    revert(n, "first")
+    write(n, "delete from n where id = 1", tag="second")
+    before = everything(n)
+    assert redo(n, "first").status == "reverted"
+    assert revert(n, "second").counts == (0, 0, 0, 0, 0)
+    assert_same(before, everything(n))
+    assert redo(n, "second").counts == (0, 0, 0, 0, 0)
+    assert_refused(n, "first")  # the second deletion stands, and came later
+    assert revert(n, "second").counts == (0, 0, 0, 0, 0)
+    assert revert(n, "first").counts == (0, 1, 0, 0, 0)
+    assert n.execute("select * from n order by id").fetchall() == [(1, 0), (2, 0)]
+
+
+def test_a_row_that_was_made_and_moved_to_another_key_goes_in_any_order(n: Connection) -> None:
+    before = everything(n)
+    write(n, "insert into n values (5, 5)", tag="made")
+    write(n, "update n set id = 6 where id = 5", tag="moved")
+    revert(n, "made")
+    assert revert(n, "moved").counts == (1, 0, 0, 0, 0)
+    assert_same(before, everything(n))
+
+
+def test_a_moved_row_stays_deleted_when_both_are_done_again(n: Connection) -> None:
+    write(n, "update n set id = 7 where id = 1", tag="moved")
+    write(n, "delete from n where id = 7", tag="deleted")
+    before = everything(n)
+    for undo in (revert, redo):
+        for call in ("deleted", "moved"):
+            assert undo(n, call).status == "reverted"
+    assert_same(before, everything(n))

@@ -518,9 +518,9 @@ class Model:
                 for captured in [self.all_captured or who != "person"]
             ]
         )
-        if found and not found[-1].ours and found[-1].before == found[-1].after:
-            if not found[-1].end_captured:
-                found.pop()  # the row is as it was left
+        last = found[-1] if found else None
+        if last and not last.ours and last.before == last.after and not last.end_captured:
+            found.pop()  # the row is as it was left
         return _joined([one for one in found if not one.hidden])
 
     def expect(self, key: int, ours: set[str], mode: str) -> str | None:

@@ -168,10 +168,10 @@ comment on schema agentundo_history is
 
 -- 02  Our own tables and types (created once; later changes to them are migrations)
 --
--- The way of the data, top to bottom: a session tags itself (03); a statement on a tracked table (04, 05)
--- is captured (06) as one row in `_change` and its row images in a table of `agentundo_history`, read
--- through 07 and 08; a plan (10 to 13) reads both, a revert (14, 15) acts on the plan and writes changes of
--- its own. Who may do what stands in 09, what is told of invocations in 16, upkeep in 17.
+-- The way of the data, top to bottom: a session tags itself (03); a statement on a tracked table (04 to 07)
+-- is captured (08) as one row in `_change` and its row images in a table of `agentundo_history`, read
+-- through 09 and 10; a plan (12 to 16) reads both, a revert (17, 18) acts on the plan and writes changes of
+-- its own. Who may do what stands in 11, what is told of invocations in 19, upkeep in 20.
 --
 -- Life cycle: `_change` and the images are only ever inserted and, after the retention, deleted by
 -- purge(); nothing updates a change row, because its xmin is the version of the rows it tells of
@@ -1618,6 +1618,7 @@ begin
     end if;
     delete from agentundo._reverted r using agentundo._change c where c.tracked = t.id and r.change = c.change;
     delete from agentundo._change c where c.tracked = t.id;
+    delete from agentundo._turn x where x.tracked = t.id;
     delete from agentundo._tracked x where x.id = t.id;
   end if;
 end
@@ -3255,15 +3256,16 @@ $body$
     join agentundo._change f on f.invocation = v.id and f.xid = v.xid and f.tracked = $9[4]::int
     join {{history}} h on h._change = coalesce(f.source, f.change)
     where v.standing and v.invocations && (select array_agg(s.id) from settled s)),
+  still_settled as materialized (
+    select * from settled s where not exists (select from redone r where {{redone}} and r.number > s.number and s.id = any (r.invocations))),
   image as materialized (
     select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid{{keys}}
     from change c join {{history}} h on h._change = c.source
     where not exists (
-      select from settled s
-      where {{settled}} and s.number > c.change and c.invocation = any (s.invocations)
-        and not exists (select from redone r where {{redone}} and r.number > s.number and s.id = any (r.invocations))))$sql$,
+      select from still_settled s
+      where {{settled}} and s.number > c.change and c.invocation = any (s.invocations)))$sql$,
     jsonb_build_object('history', t.history, 'stranger', agentundo._stranger_sql('f'), 'keys', coalesce(', ' || agentundo._key_list(t.id, 'h'), ''),
-      'settled', coalesce(agentundo._same_key(t.id, 'h', 's'), 'false'), 'redone', coalesce(agentundo._same_key(t.id, 'h', 'r'), 'false')))
+      'settled', coalesce(agentundo._same_key(t.id, 'h', 's'), 'false'), 'redone', coalesce(agentundo._same_key(t.id, 's', 'r'), 'false')))
 $body$;
 
 -- Changes up to this number are compared by image alone: their xmins come from before a logical copy.
@@ -3476,19 +3478,20 @@ $body$
   ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
 $body$;
 
--- The keys that others, who stand, have written since: if such a row is absent now, one of them or somebody
--- unseen has meant it to be, and it is not ours to bring back. A CTE that is left open for more conditions.
-create or replace function agentundo._written_since_sql(t agentundo._tracked) returns text
+-- The keys that others, who stand, have deleted since: if such a row is absent now they have meant it to be, and
+-- it is not ours to bring back. A CTE that is left open for more conditions.
+create or replace function agentundo._deleted_since_sql(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._fill($sql$
-  written_since as materialized (
+  deleted_since as materialized (
     select f.change, {{h_keys}}
     from agentundo._change f
     join {{history}} h on h._change = coalesce(f.source, f.change)
     where f.tracked = $9[4]::int and f.change > (select min(change) from change)
-      and f.change <> all ($6) and f.change <> all ($7) and {{stranger}} and exists (select from net where after is null)$sql$,
-    jsonb_build_object('history', t.history, 'h_keys', agentundo._key_list(t.id, 'h'), 'stranger', agentundo._stranger_sql('f')))
+      and f.operation in ('D', 'T') and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
+      and exists (select from net where after is null and {{of_net}})$sql$,
+    jsonb_build_object('history', t.history, 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f')))
 $body$;
 
 -- The straight way, see _is_straight(): one image before, one after, the row now.
@@ -3498,7 +3501,7 @@ $body$
 declare
   c agentundo._change;
   others constant boolean := exists (
-    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and not f.void
+    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and f.operation in ('D', 'T') and not f.void
     where s.tracked = t.id and s.change = any (changes) and s.operation <> 'I');
 begin
   select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);
@@ -3509,7 +3512,7 @@ begin
     select {{keys}}, o.tid as before, n.tid as after
     from (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{old}}' and {{has_old}}) o
     full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
-{{written_since}}  compared as (
+{{deleted_since}}  compared as (
     select c.change, c.change as before_change, c.change as image_change, c.change as after_change, n.before, n.before as image, n.after, r.tableoid as part, r.ctid as cur,
       r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken
     from change c
@@ -3530,9 +3533,9 @@ begin
     'h_keys', agentundo._key_list(t.id, 'h'), 'same_key', agentundo._same_key(t.id, 'o', 'n'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
     'old', case when c.inverted then 'N' else 'O' end, 'new', case when c.inverted then 'O' else 'N' end,
     'gone_since', case when others then 'x.n is not null' else 'false' end,
-    'with_others', case when others then agentundo._fill('left join (select count(*) as n, {{keys}} from written_since x group by {{keys}}) x on {{same}}',
+    'with_others', case when others then agentundo._fill('left join (select count(*) as n, {{keys}} from deleted_since x group by {{keys}}) x on {{same}}',
       jsonb_build_object('keys', agentundo._key_list(t.id, 'x'), 'same', agentundo._same_key(t.id, 'x', 'n'))) else '' end,
-    'written_since', case when others then agentundo._written_since_sql(t) || e'),\n' else '' end,
+    'deleted_since', case when others then agentundo._deleted_since_sql(t) || e'),\n' else '' end,
     'has_old', c.operation <> 'I', 'has_new', c.operation not in ('D', 'T'), 'moved', c.operation = 'U',
     'after', agentundo._image_row(t.id, 'h', 'c.change', 'r'), 'row', agentundo._table_row(t.id, 'r'),
     'rewritten', agentundo._rewritten_sql(t, 'c'), 'after_by_value', agentundo._image_row(t.id, 'h', 'c.change', 'r', true), 'row_by_value', agentundo._table_row(t.id, 'r', true)))
@@ -3641,8 +3644,16 @@ $body$ select $sql$,
   ours as materialized (          -- the reverts that the set takes back: what they took back will stand again
     select distinct v.id, v.invocations from agentundo._revert v join change c on c.invocation = v.id
     join agentundo._change f on f.change = c.change and f.xid = v.xid),
+  returned as materialized (      -- what others had taken back when a change of the set was made, and is done again since
+    select c.change, v.invocations
+    from change c
+    join agentundo._revert v on v.number < c.change and not v.redo and (not v.standing or v.reopened) and v.id not in (select id from ours)
+    join agentundo._revert w on w.invocations @> array[v.id] and w.standing and w.number > c.change),
   span as (                       -- the first change that is of interest, and the set's last
-    select least(min(c.change), (select min(f.change) from ours o cross join lateral unnest(o.invocations) u (id) join agentundo._change f on f.invocation = u.id)) as first_change,
+    select least(min(c.change), (
+        select min(f.change)
+        from (select o.invocations from ours o union all select v.invocations from returned v) o
+        cross join lateral unnest(o.invocations) u (id) join agentundo._change f on f.invocation = u.id and f.tracked = $9[4]::int)) as first_change,
       max(c.change) as last_change
     from change c),
   taken_back as materialized (    -- changes by others that standing reverts have taken back since: wholly, or some of their rows
@@ -3671,12 +3682,10 @@ $body$ select $sql$,
         select from agentundo._revert w join agentundo._change r on r.invocation = w.id and r.xid = w.xid and r.tracked = $9[4]::int
         join {{history}} s on s._change = coalesce(r.source, r.change)
         where w.standing and w.number > x.number and x.revert = any (w.invocations) and w.id not in (select id from ours) and {{taken_row}})),
-  upset as (                      -- changes of a redo that found the rows otherwise than they had been left, or nothing to do
-    select c.change from change c join ours o on o.id = c.invocation
-    where c.void or exists (
-      select from span
-      join agentundo._change f on f.tracked = $9[4]::int and f.change > span.first_change and f.change < c.change and f.invocation <> all (o.invocations)
-      join agentundo._revert v on v.invocations @> array[f.invocation] and v.number < c.change)),
+  upset as (                      -- changes that met the rows otherwise than they are to be now, or had nothing to do
+    select c.change from change c where c.void
+    union
+    select change from returned),
   doubtful as (                   -- the rows of which all the rest is
     select {{keys}} from undone
     union
@@ -3713,12 +3722,12 @@ $body$ select $sql$,
     select image, image_change, max(new) filter (where surplus < 0) as new, max(new_change) filter (where surplus < 0) as new_change,
       max(old) filter (where surplus > 0) as before, max(old_change) filter (where surplus > 0) as before_change
     from ends group by image, image_change having count(*) filter (where surplus < 0) = 1 and count(*) filter (where surplus > 0) <= 1),
-  last_stood as materialized (    -- for each image of an upset redo: what was done to the row last, of all that stands once ours stands again
+  last_stood as materialized (    -- for each image of an upset change: what was done to the row last, of all that stands once ours stands again
     select image, old, void, own, {{keys}}, count(*) filter (where not new) > count(*) filter (where new) as gone, min(undone_at) < change as was_undone
     from (
-      select i.tid as image, i.change, i.old, c.void, l.invocation = any (o.invocations) as own, l.new, l.undone_at, {{image_keys}},
+      select i.tid as image, i.change, i.old, c.void, coalesce(l.invocation = any (o.invocations), false) as own, l.new, l.undone_at, {{image_keys}},
         (l.xid, l.invocation) is not distinct from (first_value(l.xid) over w, first_value(l.invocation) over w) as last
-      from image i join upset using (change) join change c using (change) join ours o on o.id = c.invocation
+      from image i join upset using (change) join change c using (change) left join ours o on o.id = c.invocation
       join standing l on {{image_standing}} and l.change < i.change
       window w as (partition by i.tid order by l.change desc)) l
     where last group by image, change, old, void, own, {{keys}}),
@@ -3729,8 +3738,8 @@ $body$ select $sql$,
     union all
     select l.image, null, null    -- or nothing: somebody has deleted the row, which was undone when ours was, and is not now
     from last_stood l
-    where l.old and l.gone and not l.void and l.was_undone and not exists (select from undone_since u where u.image = l.image)
-    union all
+    where l.old and l.gone and (l.void or l.was_undone and l.image not in (select image from undone_since))
+    union
     select i.tid, null, null      -- or it had been gone already, and whoever had deleted it stands, or was not seen
     from image i join change c using (change)
     where i.old and c.void
@@ -3748,7 +3757,7 @@ $body$ select $sql$,
 create or replace function agentundo._look_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select $sql$,
-{{written_since}}
+{{deleted_since}}
       and not exists (select from undone u where u.change = f.change and {{of_undone}})),
   later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
     select {{image_keys}} from foreigner f join {{history}} h on h._change = f.source join image i on i.xid = f.xid and {{of_image}}
@@ -3763,7 +3772,7 @@ $body$ select $sql$,
     from aimed n
     left join {{lookup}} r on {{in_table}}
     left join later l on {{later_net}}
-    left join (select max(change) as change, {{keys}} from written_since group by {{keys}}) x on {{written_net}}
+    left join (select max(change) as change, {{keys}} from deleted_since group by {{keys}}) x on {{deleted_net}}
     left join overtaken o on {{overtaken_net}}
     left join change ac on ac.change = n.after_change
     left join change ic on ic.change = n.image_change
@@ -3792,24 +3801,28 @@ $body$ select $sql$,
 create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+  with key as (
+    select agentundo._same_key(t.id, 'one', 'other') as same, agentundo._key_list(t.id, 'one') as list,
+      (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k) as names,
+      (select quote_ident(k.history_column) from agentundo._key(t.id) k where k.place = 1) as first_name),
+  same_key as (   -- the same condition for many pairs of names
+    select jsonb_object_agg(p.piece, replace(replace(key.same, 'one.', p.one || '.'), 'other.', p.other || '.')) as pieces
+    from key cross join (values
+      ('same_chain', 'i', 'c'), ('of_chain', 'h', 'c'), ('of_image', 'h', 'i'), ('taken_row', 's', 'h'), ('of_doubtful', 'h', 'k'),
+      ('of_undone', 'u', 'h'), ('doubtful_image', 'i', 'k'), ('image_undone', 'u', 'i'), ('image_standing', 'l', 'i'), ('standing_undone', 'l', 'u'),
+      ('later_net', 'l', 'n'), ('deleted_net', 'x', 'n'), ('overtaken_net', 'o', 'n'), ('stranger_compared', 's', 'compared')) p (piece, one, other))
   select agentundo._net_head(t)
-    || agentundo._fill(agentundo._chains_sql() || agentundo._undone_sql() || agentundo._look_sql(), jsonb_build_object(
-      'history', t.history, 'lookup', lookup,
-      'keys', (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
-      'first_key', (select quote_ident(k.history_column) from agentundo._key(t.id) k where k.place = 1),
-      'h_keys', agentundo._key_list(t.id, 'h'), 'image_keys', agentundo._key_list(t.id, 'i'),
-      'same_chain', agentundo._same_key(t.id, 'i', 'c'), 'of_chain', agentundo._same_key(t.id, 'h', 'c'), 'of_image', agentundo._same_key(t.id, 'h', 'i'),
-      'taken_row', agentundo._same_key(t.id, 's', 'h'), 'of_doubtful', agentundo._same_key(t.id, 'h', 'k'), 'of_undone', agentundo._same_key(t.id, 'u', 'h'),
-      'doubtful_image', agentundo._same_key(t.id, 'i', 'k'), 'image_undone', agentundo._same_key(t.id, 'u', 'i'), 'image_standing', agentundo._same_key(t.id, 'l', 'i'),
-      'standing_undone', agentundo._same_key(t.id, 'l', 'u'), 'later_net', agentundo._same_key(t.id, 'l', 'n'), 'written_net', agentundo._same_key(t.id, 'x', 'n'), 'overtaken_net', agentundo._same_key(t.id, 'o', 'n'),
-      'stranger_compared', agentundo._same_key(t.id, 's', 'compared'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
+    || agentundo._fill(agentundo._chains_sql() || agentundo._undone_sql() || agentundo._look_sql(), same_key.pieces || jsonb_build_object(
+      'history', t.history, 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
+      'h_keys', replace(key.list, 'one.', 'h.'), 'image_keys', replace(key.list, 'one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'taken_image', agentundo._image_row(t.id, 'h', 'x.change'),
       'came_to', agentundo._image_row(t.id, 'n', 'c.new_change'), 'came_back', agentundo._image_row(t.id, 'h', 'c.image_change'),
       'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),
       'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),
       'row', agentundo._table_row(t.id, 'r'), 'row_by_value', agentundo._table_row(t.id, 'r', true), 'rewritten', agentundo._rewritten_sql(t, 'ac'),
-      'written_since', agentundo._written_since_sql(t), 'undo_versions', agentundo._undo_versions_sql(), 'stranger', agentundo._stranger_sql('f')))
+      'deleted_since', agentundo._deleted_since_sql(t), 'undo_versions', agentundo._undo_versions_sql(), 'stranger', agentundo._stranger_sql('f')))
     || agentundo._verdict_sql(t)
+  from key, same_key
 $body$;
 
 -- Tables without a key: rows are told apart by what they say, and equal ones are counted.
@@ -4328,9 +4341,15 @@ begin
     foreach pair in array coalesce(pairs, '{}') loop
       here := d[pair.here];
       there := d[pair.there];
+      there.unit := null;
+      if here.action = 'none' and there.status <> 'done' then
+        here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes
+        d[pair.here] := here;
+        d[pair.there] := there;
+        continue;
+      end if;
       there.before := here.before;
       there.before_change := here.before_change;
-      there.unit := null;
       if there.status = 'done' and here.status = 'done' then
         null;  -- taken back already
       elsif here.status = 'conflict' then
@@ -5227,7 +5246,8 @@ $body$;
 
 -- The statement that restores one table, as CTEs that start with `name`: under the search_path of its owner, as
 -- its constraints expect, first what goes, then what changes, then what comes, each waiting for the one before, so
--- that a unique value is free when it is needed; all of it after the table `earlier`. With `replace` updates become delete and insert, for values that go round in a circle. Only what
+-- that a unique value is free when it is needed; all of it after the table `earlier`, also where there is nothing
+-- to do in one of the three. With `replace` updates become delete and insert, for values that go round in a circle. Only what
 -- there is to do stands in it: a statement that finds no row fires statement triggers all the same.
 create or replace function agentundo._restore_sql(t agentundo._tracked, name text, earlier text, operations jsonb, replace boolean) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -5248,16 +5268,16 @@ begin
     {{name}}_back as ({{back}}),
     {{name}}_here as ({{here}})$sql$, jsonb_build_object('name', name, 'id', t.id,
     'path', quote_literal(agentundo._users_path(t.relation)), 'turn', coalesce('(select count(*) from ' || earlier || '_here) >= 0', 'true'),
-    'gone', case when not operations ? 'D' then 'select 1 where false' else format($sql$
+    'gone', case when not operations ? 'D' then format('select 1 where (select count(*) from %s_work) < 0', name) else format($sql$
       delete from %1$s r using %2$s_work d
       where (d.action = 'delete' or d.action = 'update' and %3$s) and r.ctid = d.cur and r.tableoid = d.part returning 1$sql$,
       agentundo._from(t), name, out_and_in) end,
-    'back', case when not operations ? 'U' or set_list is null then 'select 1 where false' else format($sql$
+    'back', case when not operations ? 'U' or set_list is null then format('select 1 where (select count(*) from %s_gone) < 0', name) else format($sql$
       update %1$s r set %2$s
       from %5$s_work d join lateral (select * from %3$s h where h.ctid = d.before offset 0) b on true
       where d.action = 'update' and not %4$s and r.ctid = d.cur and r.tableoid = d.part
         and (select count(*) from %5$s_gone) >= 0 returning 1$sql$, agentundo._from(t), set_list, t.history, out_and_in, name) end,
-    'here', case when not operations ? 'I' then 'select 1 where false' else format($sql$
+    'here', case when not operations ? 'I' then format('select 1 where (select count(*) from %s_back) < 0', name) else format($sql$
       insert into %1$s (%2$s) overriding system value
       select %3$s
       from %7$s_work d
@@ -5537,7 +5557,7 @@ $body$ select (extract(epoch from current_setting('deadlock_timeout')::interval)
 
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
-  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, replace int[])
+  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[])
 returns agentundo._decision[] language plpgsql security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' set jit = off as
 $body$
@@ -5565,9 +5585,14 @@ begin
     raise exception using errcode = 'UNR01';  -- more was committed under these ids while we waited
   end if;
 
+  -- Everybody whom we waited for came before us.
+  update agentundo._revert r set number = nextval('agentundo._change_number') where r.id = revert_id;
   decided := pg_current_snapshot();
   d := agentundo._decide(ids, changes, on_conflict, merge);
   if exists (select from unnest(d) x where x.status = 'conflict') then
+    if on_conflict = 'cascade' and agentundo._blockers(ids, d, scope) <> '{}' then
+      raise exception using errcode = 'UNR01';  -- somebody tagged wrote while we waited: he comes along
+    end if;
     perform agentundo._refuse(d, on_conflict);
   end if;
   tally := agentundo._tally(d, replace);
@@ -5829,7 +5854,7 @@ begin
       insert into agentundo._revert (id, invocations, redo, on_conflict, merge, reverted_by, reason, role)
         values (revert_id, (task.answer).invocations, redo, on_conflict, merge, reverted_by, reason, agentundo._caller());
       perform agentundo.tag(revert_id, tool => tool, actor => reverted_by);
-      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, replace);
+      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, scope, replace);
       update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (task.locked);
       exit;
     exception
