@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import click
 import psycopg
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
@@ -44,6 +45,7 @@ def connected(*, check: bool = True) -> Iterator[Connection]:
 
     """
     with connect(chosen_dsn()) as conn:
+        click.get_current_context().ensure_object(dict)["user"] = conn.info.user
         if check:
             installer.require(conn)
             conn.add_notice_handler(notice_of)

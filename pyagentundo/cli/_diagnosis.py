@@ -170,7 +170,7 @@ def remarks_on(conn: Connection, role: str, *, to_be: str | None = None) -> list
                 f'"agentundo grant {role} --as agent --apply" captures its every write.',
             )
         )
-    if agent and about["replication"]:
+    if agent and about["replication"] and not about["superuser"]:
         found.append(
             finding(
                 "warning",

@@ -42,6 +42,7 @@ class ErrorGroup(click.Group):
             # What a terminal's encoding lacks is shown as an escape and is no reason to fail.
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
+        ctx.ensure_object(dict)  # what the commands' contexts share
         try:
             with errors.translated():
                 return super().invoke(ctx)
@@ -52,7 +53,7 @@ class ErrorGroup(click.Group):
         except psycopg.Error as error:
             hint = _hints.spoken(error.diag.message_hint, ctx.invoked_subcommand)
             if hint is None and isinstance(error, pg.InsufficientPrivilege):
-                hint = _hints.missing_right(ctx.invoked_subcommand)
+                hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("user", "ROLE"))
             notes = getattr(error, "__notes__", [])
             complain(error.diag.message_primary or str(error).strip(), notes, hint)
             code = ERROR

@@ -112,7 +112,7 @@ _TEXTS: list[tuple[str, str]] = [
     ("Steps count from 1.", "--from-step counts from 1."),
 ]
 
-_READERS = "operator or auditor"
+_READERS = "auditor or operator"
 _UNDOERS = "operator, or app with --scope and --by"
 #: What each command needs, as `agentundo grant --as` calls it.
 _NEEDED = {
@@ -121,9 +121,9 @@ _NEEDED = {
     "events": _READERS,
     "status": _READERS,
     "doctor": _READERS,
-    "diff": "operator, auditor or app",
-    "history": "operator, auditor or app",
-    "plan": "operator, auditor or app",
+    "diff": "auditor, operator or app",
+    "history": "auditor, operator or app",
+    "plan": "auditor, operator or app",
     "revert": _UNDOERS,
     "redo": _UNDOERS,
     "track": "operator, and has to own the table",
@@ -156,7 +156,7 @@ def spoken(hint: str | None, command: str | None = None) -> str | None:
     return hint
 
 
-def missing_right(command: str | None) -> str | None:
+def missing_right(command: str | None, role: str = "ROLE") -> str | None:
     """Return what a role needs for a command that the server did not let it run."""
     needed = _NEEDED.get(command or "")
     if needed is None:
@@ -164,7 +164,7 @@ def missing_right(command: str | None) -> str | None:
     first = re.split(r"\W", needed)[0]
     return (
         f"For {command} a role has to be {needed}. Whoever installed agentundo can run:"
-        f" agentundo grant ROLE --as {first} --apply"
+        f" agentundo grant {shlex.quote(role)} --as {first} --apply"
     )
 
 

@@ -68,15 +68,18 @@ def _entry(screen: Screen, row: DictRow) -> None:
 
 def _sentence(row: DictRow) -> str:
     who = row["actor"] or row["role"]
-    parts = [
-        moment(row["created_at"]) if row["created_at"] else None,
+    doing = [
         row["tool"],
         f"by {who}" if who else None,
         f"for {row['on_behalf_of']}" if row["on_behalf_of"] else None,
-        _place(row),
-        f"in {', '.join(row['relations'])}" if row["relations"] else None,
     ]
-    return printable(" ".join(part for part in parts if part))
+    parts = [
+        moment(row["created_at"]) if row["created_at"] else None,
+        " ".join(filter(None, doing)),
+        _place(row),
+        ", ".join(row["relations"]),
+    ]
+    return printable(", ".join(filter(None, parts)))
 
 
 def _place(row: DictRow) -> str | None:

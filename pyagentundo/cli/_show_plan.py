@@ -97,7 +97,7 @@ def _rows(screen: Screen, rows: Iterable[DictRow]) -> None:
     """Say what happens to each row, one after the other."""
     for row in rows:
         for line in _row_lines(screen, row):
-            screen.line(line)
+            screen.line(f"   {line}")
 
 
 def _conflicts(screen: Screen, plan: Plan) -> None:
@@ -136,9 +136,7 @@ def _actions(screen: Screen, plan: Plan) -> None:
         by_action.setdefault(row["invocation"], []).append(row)
     for number, action in enumerate(plan.actions[:_NAMED], start=1):
         screen.line(f"{number}. {_action(action)}", hang=3)
-        for row in by_action.pop(action["id"], []):
-            for line in _row_lines(screen, row):
-                screen.line(f"   {line}")
+        _rows(screen, by_action.pop(action["id"], []))
     left = len(plan.actions) - _NAMED + plan.more if len(plan.actions) > _NAMED else plan.more
     if left:
         screen.line(f"… and {count(left, 'more action', 'more actions')}")
@@ -167,8 +165,8 @@ def _counts(screen: Screen, plan: Plan) -> None:
 
 def _row_lines(screen: Screen, row: DictRow) -> Iterator[str]:
     """Yield what happens to one row, several lines where columns are many."""
-    key = key_text(row["key"]) or "a row"
-    where = f"{row['relation']} {key}"
+    key = key_text(row["key"])
+    where = f"{row['relation']} {key}" if key else f"a row of {row['relation']}"
     if row["status"] == "conflict":
         yield f"{where}: in the way, {row['reason']}"
     elif row["status"] == "skip":

@@ -6,7 +6,7 @@ import click
 
 from pyagentundo import __version__, installer
 from pyagentundo._sql import SqlFiles, as_script
-from pyagentundo.cli import _hints
+from pyagentundo.cli import _hints, _queries
 from pyagentundo.cli._connection import Connection, connected
 from pyagentundo.cli._failures import notice
 from pyagentundo.cli._options import dry_run_option, dsn_option, yes_option
@@ -119,6 +119,8 @@ def _report(report: installer.Report, dry_run: bool) -> None:
 
 def _say_what_next(conn: Connection) -> None:
     """End with how much is tracked, and the next command to type."""
+    if not _queries.readable(conn, "tracked"):
+        return  # an app looks whether all is up to date
     rows = conn.execute("select count(*) as tables from agentundo.tracked").fetchall()
     tables = rows[0]["tables"]
     if tables:

@@ -85,6 +85,8 @@ def erase(
     else:
         what = f"{count(gone['images'], 'row image')}, {count(gone['inputs'], 'input')}"
         _say(dry_run, f"erased: {what}")
+        if not gone["images"]:
+            notice("nothing was captured under this key; a row that was re-keyed has several")
 
 
 @click.command()

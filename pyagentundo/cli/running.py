@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -99,7 +100,11 @@ def exec_(
         click.echo(" ".join([*hidden, shlex.join(command)]))
         return
     code = _run(command, {**os.environ, **variables})
-    _report(invocation, scope, command[0], code)
+    if code is None:
+        complain(f"{command[0]!r} is no program that can be run here.", [], None)
+        code = _NOT_FOUND if shutil.which(command[0], os.F_OK) is None else _NOT_EXECUTABLE
+    else:
+        _report(invocation, scope, command[0], code)
     click.get_current_context().exit(code)
 
 
@@ -123,16 +128,15 @@ def _escaped(value: str) -> str:
     return "".join(f"\\{one}" if one.isspace() or one == "\\" else one for one in value)
 
 
-def _run(command: tuple[str, ...], environment: dict[str, str]) -> int:
-    """Run a program on our own streams; return its exit code, or 128 and the signal's number."""
+def _run(command: tuple[str, ...], environment: dict[str, str]) -> int | None:
+    """Run a program on our own streams.
+
+    Returns its exit code, or 128 and the signal's number; None when it could not be started.
+    """
     try:
         process = subprocess.Popen(command, env=environment)
-    except FileNotFoundError:
-        complain(f"There is no program {command[0]!r}.", [], None)
-        return _NOT_FOUND
-    except OSError as error:
-        complain(f"{command[0]!r} cannot be run: {error.strerror}.", [], None)
-        return _NOT_EXECUTABLE
+    except OSError:
+        return None
     # Ctrl-C reaches it too; how it ends is its own affair, and we still tell what it wrote.
     former = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

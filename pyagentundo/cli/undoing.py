@@ -182,6 +182,8 @@ def _show(
             print_json(made.counts)
         else:
             _print_plan(conn, Screen.of(), made, how, by_row=by_row)
+            if made.is_refused:
+                Screen.of().line(_way_out(how))
     click.get_current_context().exit(OK if whole else CONFLICT)
 
 
@@ -217,7 +219,7 @@ def _ask(
     if made.is_refused:
         total = made.total("conflict")
         message = f"{count(total, 'row')} would be overwritten or break a constraint"
-        hint = _hints.FORCE_FAILS if how["on_conflict"] == "force" else _hints.WAYS_OUT
+        hint = _way_out(how)
         in_the_way = [one for one in made.conflicts if one["status"] == "conflict"]
         if as_json:
             _print_refusal(message, in_the_way, total, hint)
@@ -226,6 +228,10 @@ def _ask(
     if made.total(*_plans.ACTS):
         these = printable(ids[0]) if len(ids) == 1 else count(len(ids), "invocation")
         confirm(f"{verb} {these}?", yes=False)
+
+
+def _way_out(how: dict[str, Any]) -> str:
+    return _hints.FORCE_FAILS if how["on_conflict"] == "force" else _hints.WAYS_OUT
 
 
 @contextmanager
