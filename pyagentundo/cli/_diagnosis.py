@@ -182,10 +182,15 @@ def remarks_on(conn: Connection, role: str, *, to_be: str | None = None) -> list
     return found
 
 
-def writable_tables(conn: Connection, role: str) -> list[DictRow]:
+def writable_tables(conn: Connection, role: str, found: list[dict[str, Any]]) -> list[DictRow]:
     """Return the tables that a role can write: reversible or not, and why, and what would help.
 
     Rights by way of views and of functions that run as their owner are not counted.
+
+    Args:
+        conn: as somebody who may read the views.
+        role: its name.
+        found: what `of_database` returned.
 
     Raises:
         AgentUndoError: there is no such role.
@@ -196,12 +201,14 @@ def writable_tables(conn: Connection, role: str) -> list[DictRow]:
     superuser = conn.execute(_ROLE, [role]).fetchall()[0]["superuser"]
     tables = conn.execute(_WRITABLE.encode(), {"role": role}).fetchall()
     for table in tables:
-        table["why_not"], table["hint"] = _why_not(table, role, superuser=superuser)
+        table["why_not"], table["hint"] = _why_not(table, role, found, superuser=superuser)
         table["reversible"] = table["why_not"] is None
     return tables
 
 
-def _why_not(table: DictRow, role: str, *, superuser: bool) -> tuple[str | None, str]:
+def _why_not(
+    table: DictRow, role: str, found: list[dict[str, Any]], *, superuser: bool
+) -> tuple[str | None, str]:
     name = table["relation"]
     if superuser:
         return "a superuser can switch capture off", "Use a role without SUPERUSER."
@@ -214,8 +221,12 @@ def _why_not(table: DictRow, role: str, *, superuser: bool) -> tuple[str | None,
         return "a foreign table lies elsewhere", "Track it where it lies."
     if table["health"] is None:
         return "it is not tracked", f"agentundo track {name}"
-    if table["health"] != "ok":
-        return str(table["health"]), "agentundo doctor says what to do"
+    for one in found:
+        # The view tells the worst of a table, by itself or after the name of a part of it.
+        told = one["problem"] if one["object"] == name else f"{one['object']}: {one['problem']}"
+        drags = f"together with rows of {name} (" in one["problem"]
+        if drags or (one["severity"] == "error" and told == table["health"]):
+            return told, one["hint"]
     return None, ""
 
 

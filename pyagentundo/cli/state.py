@@ -80,7 +80,7 @@ def doctor(role: str | None, as_json: bool) -> None:
     with connected() as conn:
         about = _diagnosis.describe_connection(conn, installer.require(conn))
         found = [*_diagnosis.of_database(conn), *_diagnosis.pool_leaks()]
-        tables = _diagnosis.writable_tables(conn, role) if role else []
+        tables = _diagnosis.writable_tables(conn, role, found) if role else []
         if role:
             found += [*_diagnosis.of_tables(tables, role), *_diagnosis.remarks_on(conn, role)]
         tracked = len(_queries.tracked(conn))

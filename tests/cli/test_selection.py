@@ -139,7 +139,8 @@ def test_times(monkeypatch: pytest.MonkeyPatch, text: str, at: datetime) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "2 fortnights", "h", "2", "99999999999999 days", "2026-13-01", "ago", "-1h"]
+    "text",
+    ["", "soon", "2 fortnights", "h", "2", "99999999999999 days", "2026-13-01", "ago", "-1h"],
 )
 def test_other_times_say_what_is_accepted(text: str) -> None:
     with pytest.raises(ValueError, match=r'is not a time such as "2026-11-30 14:05", an age such'):
