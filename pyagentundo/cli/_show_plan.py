@@ -50,19 +50,19 @@ def show_plan(screen: Screen, plan: Plan, rows: Iterable[DictRow] | None = None)
 
 
 def show_outcome(
-    screen: Screen, status: str, result: DictRow, left: Plan | None, *, redone: str | None
+    screen: Screen, status: str, result: DictRow, left: Plan | None, redone: str | None
 ) -> None:
     """Say what an undo has done.
 
     Args:
         screen: where.
         status: as it is called here: a redo has words of its own.
-        result: the server's answer.
+        result: the server's answer, with the invocations that it is about.
         left: a plan of what was not taken back, if anything.
         redone: the invocation that was to be done again; None for a revert.
 
     """
-    ids = result["invocations"] or []
+    ids = result["invocations"]
     what = printable(redone or (ids[0] if len(ids) == 1 else count(len(ids), "invocation")))
     written = ", ".join(
         f"{count(result[column], 'row')} {done}" for column, done in _DONE.items() if result[column]

@@ -145,6 +145,7 @@ def redo(
     with connected() as conn:
         # Who may not read the views can redo, but gets no plan: they alone tell the revert's id.
         planned = {name: how[name] for name in ("scope", "on_conflict", "merge")}
+        planned["invocations"] = [invocation]
         made = None
         if dry_run or can_ask(yes=yes):
             revert_id, redone = _queries.standing_revert(conn, invocation)
@@ -284,7 +285,8 @@ def _finish(
         skipped = {} if left is None else {"left": left.conflicts}
         print_json({**result, "status": status, **skipped})
     else:
-        _show_plan.show_outcome(Screen.of(), status, result, left, redone=redone)
+        ids = result["invocations"] or how["invocations"]
+        _show_plan.show_outcome(Screen.of(), status, {**result, "invocations": ids}, left, redone)
     click.get_current_context().exit(code)
 
 
