@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from pyagentundo.cli import _times
+from pyagentundo.cli import _complete, _times
 from pyagentundo.cli._connection import Connection
 from pyagentundo.errors import InvocationNotFound
 
@@ -140,8 +140,12 @@ def selection_options(*, last: bool) -> Callable[[Callable[..., Any]], Callable[
 
     """
     options = [
-        click.argument("ids", nargs=-1, metavar="[ID]..."),
-        click.option("--run", help="All invocations of this run."),
+        click.argument(
+            "ids", nargs=-1, metavar="[ID]...", shell_complete=_complete.invocations
+        ),
+        click.option(
+            "--run", help="All invocations of this run.", shell_complete=_complete.runs
+        ),
         click.option("--from-step", type=click.IntRange(min=1), help="Of the run, from this step."),
         click.option("--role", help="Those that this database role made."),
         click.option("--actor", help="Those of this agent."),

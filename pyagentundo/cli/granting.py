@@ -11,6 +11,7 @@ from pyagentundo.cli._connection import connected
 from pyagentundo.cli._failures import complain, notice
 from pyagentundo.cli._json import print_json
 from pyagentundo.cli._options import dsn_option, json_option
+from pyagentundo.cli._screen import printable
 from pyagentundo.errors import AgentUndoError
 
 _KINDS = ["app", "agent", "operator", "approver", "auditor"]
@@ -75,7 +76,7 @@ def grant(role: str, kind: str, apply: bool, as_json: bool) -> None:
         answer = {"role": role, "as": kind, "sql": text, "already": already, "applied": apply}
         print_json(answer)
     elif already:
-        click.echo(f"-- it is a member of {marker} already" if not apply else f"already {kind}")
+        click.echo(f"already: {printable(role)} is a member of {marker}")
     else:
         click.echo(f"granted: {text}" if apply else text)
     for remark in remarks:

@@ -8,7 +8,7 @@ import click
 from psycopg.rows import DictRow
 
 from pyagentundo import errors
-from pyagentundo._locks import with_retries
+from pyagentundo._locks import ATTEMPTS, with_retries
 from pyagentundo.cli import _complete, _diagnosis, _queries
 from pyagentundo.cli._connection import Connection, connected
 from pyagentundo.cli._failures import notice
@@ -44,6 +44,9 @@ cross join pg_catalog.pg_class c
 join pg_catalog.pg_namespace n on n.oid = relnamespace
 where c.oid = %s::regclass
 """
+
+#: Seconds before a lock is tried for again, doubled each time.
+PAUSE = 0.5
 
 _writes_nothing = dry_run_option("Do it, show it, and roll back.")
 
@@ -189,7 +192,7 @@ def _each(conn: Connection, query: str, arguments: list[Any], dry_run: bool) -> 
             conn.execute("set local lock_timeout = '3s'")
             return conn.execute(query.encode(), arguments).fetchall()
 
-    return with_retries(attempt, note=notice)
+    return with_retries(attempt, note=notice, attempts=ATTEMPTS, pause=PAUSE)
 
 
 def _show(rows: list[DictRow], effect: str, *, as_json: bool, dry_run: bool) -> None:

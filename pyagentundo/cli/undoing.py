@@ -9,7 +9,7 @@ from typing import Any
 import click
 from psycopg.rows import DictRow
 
-from pyagentundo.cli import _hints, _json, _plans, _queries, _show_plan
+from pyagentundo.cli import _complete, _hints, _json, _plans, _queries, _show_plan
 from pyagentundo.cli._connection import Connection, connected
 from pyagentundo.cli._failures import CONFLICT, ERROR, OK, complain
 from pyagentundo.cli._json import print_json
@@ -116,7 +116,7 @@ def revert(
 
 
 @click.command()
-@click.argument("invocation")
+@click.argument("invocation", shell_complete=_complete.invocations)
 @conflict_options
 @record_options
 @scope_option

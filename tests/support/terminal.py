@@ -79,7 +79,7 @@ def on_terminal(
                 os.write(terminal, answer.encode() + b"\n")
                 answer = None
             if interrupt_after is not None and interrupt_after in shown:
-                process.send_signal(signal.SIGINT)
+                os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all in front
                 interrupt_after = None
             if meanwhile is not None and meanwhile(shown):
                 meanwhile = None
