@@ -21,7 +21,7 @@ _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
 #: Narrower than this, text is wrapped as if it were this wide.
-_NARROWEST = 20
+_NARROWEST = 10
 
 
 def printable(text: str) -> str:
