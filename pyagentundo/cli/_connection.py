@@ -31,7 +31,8 @@ def connect(dsn: str | None, **options: Any) -> Connection:
         DsnError: the string cannot be read or nobody answers there.
 
     """
-    conn = dsns.connect(dsn, row_factory=dict_row, **options)
+    # No statement is run often enough to be prepared, and a pooler might not know it again.
+    conn = dsns.connect(dsn, row_factory=dict_row, prepare_threshold=None, **options)
     set_json_loads(_json.loads, conn)
     return conn
 

@@ -140,12 +140,8 @@ def selection_options(*, last: bool) -> Callable[[Callable[..., Any]], Callable[
 
     """
     options = [
-        click.argument(
-            "ids", nargs=-1, metavar="[ID]...", shell_complete=_complete.invocations
-        ),
-        click.option(
-            "--run", help="All invocations of this run.", shell_complete=_complete.runs
-        ),
+        click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=_complete.invocations),
+        click.option("--run", help="All invocations of this run.", shell_complete=_complete.runs),
         click.option("--from-step", type=click.IntRange(min=1), help="Of the run, from this step."),
         click.option("--role", help="Those that this database role made."),
         click.option("--actor", help="Those of this agent."),

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+import psycopg
 from psycopg.rows import DictRow
 
 from pyagentundo.cli import _complete, _hints, _json, _plans, _queries, _show_plan
@@ -246,6 +247,10 @@ def _refusals(conn: Connection, *, as_json: bool) -> Iterator[None]:
         if as_json:
             hint = _hints.spoken(error.hint)
             _print_refusal(error.message, error.conflicts, error.total, hint)
+        raise
+    except psycopg.OperationalError as error:
+        if conn.closed:
+            error.add_note("The connection was lost. Whether it was done, agentundo log tells.")
         raise
 
 

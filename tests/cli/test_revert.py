@@ -291,3 +291,77 @@ def test_progress_names_who_is_waited_for(
     result = cli("redo", "call-1")
     assert time.monotonic() - began > 3
     assert result.stderr == f"note: waiting for {deals.info.user} (pid {pid}, eve's editor)\n"
+
+
+# Bad moments --------------------------------------------------------------------------------------
+
+
+def test_interrupted_it_changes_nothing_and_leaves_nobody_waiting(
+    deals: Connection, dsn: str, connect: Connect
+) -> None:
+    before = snapshot(deals, *TABLES)
+    eve = connect(autocommit=False)
+    eve.execute("select from public.deals where id = 'D-881' for update")
+    session = on_terminal(
+        "revert", "call-1", "-y", "--dsn", dsn, interrupt_after="waiting for", columns=120
+    )
+    assert session.code == 1
+    assert session.text.rstrip().endswith("Aborted!")
+    eve.rollback()
+    still_there = (
+        "select count(*) from pg_stat_activity where application_name = 'agentundo'"
+        " and datname = current_database()"
+    )
+    deadline = time.monotonic() + 10
+    while deals.execute(still_there).fetchone() != (0,) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert deals.execute(still_there).fetchone() == (0,)
+    assert_same(before, snapshot(deals, *TABLES))
+
+
+def test_a_lost_connection_says_where_to_look(
+    deals: Connection, connect: Connect, cli: Run
+) -> None:
+    before = snapshot(deals, *TABLES)
+    eve = connect(autocommit=False)
+    eve.execute("select from public.deals where id = 'D-881' for update")
+    end_it = (
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name ="
+        " 'agentundo' and datname = current_database() and query like '%agentundo.\"revert\"%'"
+    )
+
+    def end() -> None:
+        with connect() as conn:
+            deadline = time.monotonic() + 20
+            while not conn.execute(end_it.encode()).fetchall() and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    result = cli("revert", "call-1", code=1)
+    ending.join()
+    assert result.stderr.startswith("error: terminating connection due to administrator command")
+    assert "  The connection was lost. Whether it was done, agentundo log tells.\n" in result.stderr
+    eve.rollback()
+    assert_same(before, snapshot(deals, *TABLES))
+
+
+def test_a_lock_that_is_never_let_go_of(
+    deals: Connection, connect: Connect, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGOPTIONS", "-c lock_timeout=500ms")
+    before = snapshot(deals, *TABLES)
+    eve = connect(autocommit=False)
+    eve.execute("select from public.deals where id = 'D-881' for update")
+    result = cli("revert", "call-1", code=1)
+    assert "error: somebody holds rows or tables of this undo for longer than" in result.stderr
+    assert "then run the command again. PGOPTIONS='-c lock_timeout=5min' makes it" in result.stderr
+    eve.rollback()
+    assert_same(before, snapshot(deals, *TABLES))
+
+
+def test_what_agents_may_not_and_what_was_purged(deals: Connection, cli: Run) -> None:
+    deals.execute("select agentundo.purge('0 s')")
+    for command in (["plan", "call-1"], ["revert", "call-1"], ["diff", "call-1"]):
+        result = cli(*command, code=1)
+        assert "can no longer be undone: its history was purged on" in result.stderr
