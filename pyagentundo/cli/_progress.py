@@ -13,7 +13,7 @@ import psycopg
 from pyagentundo.cli._connection import Connection, connect
 from pyagentundo.cli._failures import notice
 from pyagentundo.cli._options import chosen_dsn
-from pyagentundo.cli._screen import Screen, cut, printable
+from pyagentundo.cli._screen import Screen, cut, pad, printable
 from pyagentundo.cli._times import duration
 from pyagentundo.errors import AgentUndoError
 
@@ -71,9 +71,12 @@ def _tell(
             line = f"{what}: {time.monotonic() - began:.0f} s"
             line += f" of {duration(expected)}" if expected else ""
             line += f", waiting for {printable(waits_for)}" if waits_for else ""
-            click.echo(f"\r\x1b[K{cut(line, screen.width - 1)}", err=True, nl=False, color=True)
-    if screen.width is not None:
-        click.echo("\r\x1b[K", err=True, nl=False, color=True)
+            # Written over with spaces: not every terminal knows how to clear a line.
+            room = screen.width - 1
+            click.echo(f"\r{pad(cut(line, room), room)}", err=True, nl=False)
+            told.add(line)
+    if screen.width is not None and told:
+        click.echo(f"\r{' ' * (screen.width - 1)}\r", err=True, nl=False)
 
 
 class _Look:

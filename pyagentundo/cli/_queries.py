@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -140,24 +141,31 @@ def told_of(conn: Connection, ids: Sequence[str], scope: str | None) -> list[Dic
     return conn.execute(query.encode(), values).fetchall()
 
 
-def standing_revert(conn: Connection, id: str) -> tuple[str, list[str]]:  # noqa: A002
+def standing_revert(conn: Connection, id: str) -> tuple[str | None, list[str]]:  # noqa: A002
     """Return the newest revert of an invocation that stands, and all that it took back.
 
     Raises:
-        InvocationNotFound: there is no such invocation, or no revert of it stands.
+        InvocationNotFound: there is no such invocation.
 
     """
     revert_id = invocation(conn, id)["revert_id"]
-    if revert_id is None:
-        raise InvocationNotFound(
-            f"No revert of {id!r} stands: there is nothing to do again.",
-            hint=f'"agentundo show {id}" tells what happened to it.',
-        )
     rows = conn.execute(
         "select id from agentundo.invocations where revert_id = %s order by created_at desc",
         [revert_id],
     )
-    return str(revert_id), [row["id"] for row in rows]
+    return revert_id, [row["id"] for row in rows]
+
+
+def undo(conn: Connection, function: str, arguments: dict[str, Any]) -> DictRow:
+    """Call ``revert`` or ``redo``; ends when we end.
+
+    A cancel can get lost while the server waits for locks in short turns. So the server looks
+    whether we are still there: it would go on for an answer that nobody reads.
+    """
+    with conn.transaction():
+        with contextlib.suppress(psycopg.Error), conn.transaction():  # not on every platform
+            conn.execute("set local client_connection_check_interval = '500ms'")
+        return call(conn, function, arguments)[0]
 
 
 # Who wrote what stands in the way -----------------------------------------------------------------

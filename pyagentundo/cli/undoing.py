@@ -12,7 +12,7 @@ from psycopg.rows import DictRow
 
 from pyagentundo.cli import _complete, _hints, _json, _plans, _queries, _show_plan
 from pyagentundo.cli._connection import Connection, connected
-from pyagentundo.cli._failures import CONFLICT, ERROR, OK, complain
+from pyagentundo.cli._failures import CONFLICT, ERROR, OK, complain, notice
 from pyagentundo.cli._json import print_json
 from pyagentundo.cli._options import (
     conflict_options,
@@ -112,7 +112,7 @@ def revert(
             _refusals(conn, as_json=as_json),
             progress(conn, "reverting", made.seconds if made else None),
         ):
-            result = _queries.call(conn, "revert", how)[0]
+            result = _queries.undo(conn, "revert", how)
         _finish(conn, result, planned, as_json=as_json)
 
 
@@ -144,23 +144,38 @@ def redo(
       agentundo redo 0194f3c2-7a1e-7c52-9d3b-2f6a8c1e5b70
     """
     with connected() as conn:
-        # Who may not read the views can redo, but gets no plan: they alone tell the revert's id.
         planned = {name: how[name] for name in ("scope", "on_conflict", "merge")}
         planned["invocations"] = [invocation]
         made = None
-        if dry_run or can_ask(yes=yes):
+        if dry_run or (can_ask(yes=yes) and _queries.readable(conn, "invocations")):
             revert_id, redone = _queries.standing_revert(conn, invocation)
-            planned["invocations"] = [revert_id]
-            if dry_run:
-                _show(conn, planned, redone=redone, by_row=by_row, as_json=as_json)
-            made = _plans.make(conn, planned, redone=redone)
-            _ask(conn, made, planned, "Redo", redone, by_row=by_row, as_json=as_json)
+            if dry_run and revert_id is None:
+                _nothing_to_redo(as_json=as_json)
+            if revert_id is not None:
+                planned["invocations"] = [revert_id]
+                if dry_run:
+                    _show(conn, planned, redone=redone, by_row=by_row, as_json=as_json)
+                made = _plans.make(conn, planned, redone=redone)
+                _ask(conn, made, planned, "Redo", redone, by_row=by_row, as_json=as_json)
+        elif can_ask(yes=yes):
+            # The plan is that of the revert's id, which only the views tell.
+            notice("only an operator or auditor is shown the plan of a redo")
+            confirm(f"Redo {printable(invocation)}?", yes=yes)
         with (
             _refusals(conn, as_json=as_json),
             progress(conn, "redoing", made.seconds if made else None),
         ):
-            result = _queries.call(conn, "redo", {"invocation": invocation, **how})[0]
+            result = _queries.undo(conn, "redo", {"invocation": invocation, **how})
         _finish(conn, result, planned, as_json=as_json, redone=invocation)
+
+
+def _nothing_to_redo(*, as_json: bool) -> None:
+    """Answer a dry run as the redo would: it is no error."""
+    if as_json:
+        print_json([])
+    else:
+        Screen.of().line("nothing to redo: no revert of it stands")
+    click.get_current_context().exit(OK)
 
 
 def _show(

@@ -8,8 +8,6 @@ import pytest
 from tests.cli.conftest import Run, loaded
 from tests.conftest import Connection, MakeRole
 
-pytestmark = pytest.mark.core
-
 
 @pytest.mark.parametrize("kind", ["app", "agent", "operator", "approver", "auditor"])
 def test_grant_prints_or_applies(db: Connection, cli: Run, make_role: MakeRole, kind: str) -> None:

@@ -20,8 +20,6 @@ from tests.cli.conftest import Run, loaded, writes
 from tests.conftest import Connection
 from tests.support.terminal import COMMAND, ROOT, as_program, on_terminal
 
-pytestmark = pytest.mark.core
-
 PIPE = Screen(err=False, width=None, colour=False, arrow="→")
 NARROW = Screen(err=False, width=24, colour=False, arrow="→")
 

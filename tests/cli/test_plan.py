@@ -15,7 +15,8 @@ pytestmark = pytest.mark.core
 
 def lines(text: str) -> list[str]:
     """Return the lines with times taken out: those differ."""
-    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", text).splitlines()
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", text)
+    return re.sub(r"less than a second|about \d+ s", "DURATION", text).splitlines()
 
 
 def test_the_voice_of_a_plan(deals: Connection, cli: Run) -> None:
@@ -45,7 +46,7 @@ def test_the_voice_of_a_plan(deals: Connection, cli: Run) -> None:
         "- calendar: Kickoff on Nov 4; attendees get a cancellation notice; costs $2.50;"
         " until TIME",
         "",
-        "2 rows in 2 tables, less than a second.",
+        "2 rows in 2 tables, DURATION.",
     ]
     assert_same(before, snapshot(deals, *TABLES))
 
@@ -221,7 +222,7 @@ def test_skip_cascade_and_force_have_words_of_their_own(deals: Connection, cli: 
     said = cli("plan", "--run", "run-42", "--on-conflict", "skip", code=3).stdout
     assert "   public.deals id=D-881: left as it is, row_changed\n" in said
     assert "\nLeft as it is, 1 row:\n- public.deals (id=D-881): row_changed" in said
-    assert "1 row in 1 table, less than a second.\n" in said
+    assert "1 row in 1 table, " in said
     said = cli("plan", "call-1", "--on-conflict", "skip", code=3).stdout
     assert "No row would be changed.\n" in said
     said = cli("plan", "call-1", "--on-conflict", "force").stdout

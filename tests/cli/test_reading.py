@@ -11,8 +11,6 @@ from tests.cli.conftest import Run, loaded, writes
 from tests.conftest import Connection
 from tests.support.terminal import Session, on_terminal
 
-pytestmark = pytest.mark.core
-
 LONG = "a long note that goes on and on for quite some while, so that it has to be wrapped"
 
 
