@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import psycopg
@@ -184,7 +185,8 @@ def _parse_detail(text: str | None) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        parsed = json.loads(text)
+        # Keys of rows may be numbers, and those keep their digits.
+        parsed = json.loads(text, parse_float=Decimal)
     except ValueError:
         return {"text": text}
     return parsed if isinstance(parsed, dict) else {"text": text}

@@ -295,8 +295,7 @@ def _explained(conn: Connection, error: psycopg.Error) -> InstallError:
     """Say what the role or the server lacks."""
     message = error.diag.message_primary or str(error)
     hints = {
-        pg.InsufficientPrivilege: "The installing role needs CREATE on the database: grant create"
-        f" on database {conn.info.dbname} to {conn.info.user};",
+        pg.InsufficientPrivilege: _missing_right(conn),
         pg.ReadOnlySqlTransaction: "This is a standby or read-only server; run it on the primary.",
         pg.OutOfMemory: "Too many tables for one transaction's locks: untrack some first"
         " (agentundo untrack --all), or raise max_locks_per_transaction.",
@@ -305,6 +304,24 @@ def _explained(conn: Connection, error: psycopg.Error) -> InstallError:
         text for kind, text in hints.items() if isinstance(error, kind)
     )
     return InstallError(f"{message}. Nothing was changed.", hint=hint)
+
+
+def _missing_right(conn: Connection) -> str:
+    """Say what an installing role lacks, as a statement or as the role to be."""
+    present, grant = _one(
+        conn,
+        "select to_regnamespace('agentundo') is not null,"
+        " format('grant create on database %I to %I;', current_database(), current_user)",
+    )
+    if present:
+        return (
+            "agentundo is in this database already: run it as the role that installed it, or as a"
+            " superuser."
+        )
+    return (
+        "The installing role needs CREATE on the database. Its owner or a superuser can run:"
+        f" {grant}"
+    )
 
 
 def _not_installed(conn: Connection) -> NotInstalled:

@@ -1,17 +1,41 @@
 """The command line, ``agentundo``.
 
-One module per group of commands; `_common` has what they share. Data goes to stdout, notices and
-questions to stderr. Exit codes: 0 ok, 1 error, 2 usage, 3 conflict or partial, 4 not installed or
-wrong version, 5 refused.
+One module per group of commands. Beside them, with an underscore: `_options` and `_selection` read
+what was typed, `_queries` and `_diagnosis` ask the database, `_plans` puts together what an undo
+is about, `_show_*` say it, `_screen` knows the terminal, `_failures` and `_hints` turn errors into
+exit codes and into words of the command line. Data goes to stdout, notices, progress and questions
+to stderr. Exit codes: 0 ok, 1 error, 2 usage, 3 conflict or partial, 4 not installed or wrong
+version, 5 refused.
 """
 
 from __future__ import annotations
 
+try:
+    import psycopg as _psycopg  # noqa: F401 - only to find out whether it works
+except ImportError as _error:
+    # psycopg is there but finds no libpq. Whoever imports this module wants the command line.
+    raise SystemExit(
+        f"error: PostgreSQL's client library libpq is missing ({str(_error).splitlines()[0]})\n"
+        '  hint: Run: pip install "psycopg[binary]", which brings it along.'
+    ) from None
+
 import click
 
 from pyagentundo import __version__
-from pyagentundo.cli import installing, reading, tracking, undoing
-from pyagentundo.cli._common import ErrorGroup, dsn_option
+from pyagentundo.cli import (
+    completion,
+    events,
+    granting,
+    installing,
+    keeping,
+    reading,
+    running,
+    state,
+    tracking,
+    undoing,
+)
+from pyagentundo.cli._failures import ErrorGroup
+from pyagentundo.cli._options import dsn_option, with_example_last
 
 
 @click.group(cls=ErrorGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,6 +48,15 @@ def main() -> None:
     libpq's own variables say.
 
     \b
+    Exit codes:
+      0  done, also when it had been done before
+      1  error
+      2  wrong usage, or a question that nobody is there to answer
+      3  rows stand in the way, or were left out
+      4  agentundo is not in the database, or in another version
+      5  refused: not permitted, not trackable, closed, over a limit
+
+    \b
     Example:
       agentundo install
       agentundo track public.deals
@@ -32,6 +65,18 @@ def main() -> None:
     """
 
 
-for _module in (installing, tracking, reading, undoing):
+for _module in (
+    installing,
+    granting,
+    tracking,
+    state,
+    running,
+    reading,
+    undoing,
+    events,
+    keeping,
+    completion,
+):
     for _command in _module.COMMANDS:
-        main.add_command(_command)
+        main.add_command(with_example_last(_command))
+with_example_last(main)

@@ -7,15 +7,15 @@ together, its members never conflict with each other.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
 
-from pyagentundo.cli._common import Connection
+from pyagentundo.cli import _complete, _times
+from pyagentundo.cli._connection import Connection
 from pyagentundo.errors import InvocationNotFound
 
 
@@ -40,6 +40,8 @@ class Selection:
         if self.from_step is not None and self.run is None:
             raise click.UsageError("--from-step needs --run.")
         ways = (bool(self.ids), self.has_filters(), self.last, self.last_invocation)
+        if self.since and self.until and self.since >= self.until:
+            raise click.UsageError("--since is not before --until: nothing lies between them.")
         if sum(ways) > 1:
             raise click.UsageError(
                 "Give ids, or filters such as --run, or --last, or --last-invocation: one of them."
@@ -138,15 +140,20 @@ def selection_options(*, last: bool) -> Callable[[Callable[..., Any]], Callable[
 
     """
     options = [
-        click.argument("ids", nargs=-1, metavar="[ID]..."),
-        click.option("--run", help="All invocations of this run."),
+        click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=_complete.invocations),
+        click.option("--run", help="All invocations of this run.", shell_complete=_complete.runs),
         click.option("--from-step", type=click.IntRange(min=1), help="Of the run, from this step."),
         click.option("--role", help="Those that this database role made."),
         click.option("--actor", help="Those of this agent."),
         click.option("--tool", help="Those of this tool."),
         click.option("--scope", help="Only within this tenant, campaign or project."),
-        click.option("--since", callback=_time, metavar="TIME", help="Made at or after this time."),
-        click.option("--until", callback=_time, metavar="TIME", help="Made before this time."),
+        click.option(
+            "--since",
+            callback=_times.option,
+            metavar="TIME",
+            help="Made at or after it: 2h, yesterday, 2026-11-30 14:05.",
+        ),
+        click.option("--until", callback=_times.option, metavar="TIME", help="Made before it."),
     ]
     if last:
         options += [
@@ -167,23 +174,3 @@ def selection_options(*, last: bool) -> Callable[[Callable[..., Any]], Callable[
         return with_selection
 
     return decorate
-
-
-def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
-    """Read an ISO 8601 time (without a zone: local) or an age: ``90s``, ``15m``, ``2h``, ``3d``."""
-    if value is None:
-        return None
-    age = re.fullmatch(r"(\d+)([smhd])", value)
-    if age:
-        return datetime.now(UTC) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
-    try:
-        return datetime.fromisoformat(value).astimezone()
-    except ValueError:
-        raise click.BadParameter(
-            f'{value!r} is neither a time such as "2026-11-30 14:05" nor an age such as "2h".',
-            ctx,
-            param,
-        ) from None
-
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

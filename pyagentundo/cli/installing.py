@@ -1,4 +1,4 @@
-"""``install``, ``upgrade``, ``uninstall``, ``sql``, ``status`` and ``doctor``."""
+"""``install``, ``upgrade``, ``uninstall`` and ``sql``."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import click
 
 from pyagentundo import __version__, installer
 from pyagentundo._sql import SqlFiles, as_script
-from pyagentundo.cli._common import (
-    ERROR,
-    confirm,
-    connected,
-    dry_run_option,
-    dsn_option,
-    json_option,
-    notice,
-    yes_option,
-)
-from pyagentundo.cli._output import print_fields, print_json, print_table
+from pyagentundo.cli import _hints, _queries
+from pyagentundo.cli._connection import Connection, connected
+from pyagentundo.cli._failures import notice
+from pyagentundo.cli._options import dry_run_option, dsn_option, yes_option
+from pyagentundo.cli._questions import confirm_for_good
+from pyagentundo.cli._tables import count
+from pyagentundo.cli.state import nothing_tracked
 
 _prints_sql = dry_run_option("Print the SQL that would run, change nothing.")
 
@@ -35,7 +31,10 @@ def install(dry_run: bool) -> None:
       agentundo install --dsn postgresql://localhost/crm
     """
     with connected(check=False) as conn:
-        _report(installer.install(conn, dry_run=dry_run, note=notice), dry_run)
+        report = installer.install(conn, dry_run=dry_run, note=notice)
+        _report(report, dry_run)
+        if not dry_run:
+            _say_what_next(conn)
 
 
 @click.command()
@@ -52,29 +51,42 @@ def upgrade(dry_run: bool) -> None:
       pip install --upgrade pyagentundo && agentundo upgrade
     """
     with connected(check=False) as conn:
-        _report(installer.upgrade(conn, dry_run=dry_run, note=notice), dry_run)
+        report = installer.upgrade(conn, dry_run=dry_run, note=notice)
+        _report(report, dry_run)
 
 
 @click.command()
 @dsn_option
 @_prints_sql
 @yes_option
-@click.option("--keep-history", is_flag=True, help="Leave the tables with what was captured.")
+@click.option("--keep-history", is_flag=True, help="Leave what was captured, for a later install.")
 def uninstall(dry_run: bool, yes: bool, keep_history: bool) -> None:
     """Remove agentundo from the database.
 
-    Your tables lose their triggers and nothing else. Without --keep-history everything captured
-    is gone and nothing can be undone any more; with it a later install takes the history up again.
-    The roles agentundo_* stay, other databases may use them.
+    Your tables lose our triggers, nothing else of them changes. Everything captured is gone and
+    nothing can be undone any more; with --keep-history what was captured stays in the schemas
+    agentundo and agentundo_history: after another install, and with the tables tracked again, it
+    can be undone. The roles agentundo_* stay in any case, other databases may use them.
+
+    On a terminal it asks; without one it needs --yes.
 
     \b
-    Example:
+    Examples:
       agentundo uninstall --keep-history
+      agentundo uninstall --yes
     """
     with connected(check=False) as conn:
+        if installer.installed(conn) is None:
+            installer.require(conn)  # says so, before anything is asked
         if not dry_run:
-            lost = "its history stays" if keep_history else "all captured history is lost"
-            confirm(f'Remove agentundo from "{conn.info.dbname}" ({lost})?', yes=yes)
+            lost = (
+                "what was captured stays, nothing more is"
+                if keep_history
+                else "all that was captured is lost and can no longer be undone"
+            )
+            confirm_for_good(
+                f'Remove agentundo from database "{conn.info.dbname}" ({lost})?', yes=yes
+            )
         report = installer.uninstall(conn, keep_history=keep_history, dry_run=dry_run, note=notice)
         _report(report, dry_run)
 
@@ -93,66 +105,28 @@ def sql() -> None:
     click.echo(SqlFiles().script(__version__), nl=False)
 
 
-@click.command()
-@dsn_option
-@json_option
-def status(as_json: bool) -> None:
-    """Show what is installed and which tables are tracked.
-
-    \b
-    Example:
-      agentundo status
-    """
-    with connected() as conn:
-        found = installer.require(conn)
-        tracked = conn.execute("select * from agentundo.tracked order by relation").fetchall()
-        about = {
-            "database": conn.info.dbname,
-            "version": found.version,
-            "schema_version": found.schema_version,
-            "min_client": found.min_client,
-        }
-    if as_json:
-        print_json({**about, "tracked": tracked})
-        return
-    print_fields(about)
-    click.echo()
-    columns = ["relation", "capture", "since", "rows", "bytes", "health"]
-    print_table(tracked, columns, empty="no table is tracked; run: agentundo track TABLE")
-
-
-@click.command()
-@dsn_option
-@json_option
-def doctor(as_json: bool) -> None:
-    """Look for what would stop an undo.
-
-    The exit code is 1 if there is an error among it.
-
-    \b
-    Example:
-      agentundo doctor --json
-    """
-    with connected() as conn:
-        found = conn.execute("select * from agentundo.check()").fetchall()
-    if as_json:
-        print_json(found)
-    else:
-        print_table(found, ["severity", "object", "problem", "hint"], empty="no problem found")
-    if any(row["severity"] == "error" for row in found):
-        click.get_current_context().exit(ERROR)
-
-
 def _report(report: installer.Report, dry_run: bool) -> None:
     """Say what an installer run did; its steps are what a dry run prints."""
     if dry_run:
         click.echo(as_script(report.steps) if report.steps else "-- nothing to do\n", nl=False)
         return
     for text in report.notices:
-        notice(text)
+        notice(_hints.spoken(text) or text)
     release = report.after or report.before
     details = f" {release.version} (schema version {release.schema_version})" if release else ""
     click.echo(f"{report.action}: agentundo{details}")
 
 
-COMMANDS = [install, upgrade, uninstall, sql, status, doctor]
+def _say_what_next(conn: Connection) -> None:
+    """End with how much is tracked, and the next command to type."""
+    if not _queries.readable(conn, "tracked"):
+        return  # an app looks whether all is up to date
+    rows = conn.execute("select count(*) as tables from agentundo.tracked").fetchall()
+    tables = rows[0]["tables"]
+    if tables:
+        click.echo(f"{count(tables, 'table')} tracked. Next: agentundo doctor")
+    else:
+        click.echo(nothing_tracked())
+
+
+COMMANDS = [install, upgrade, uninstall, sql]

@@ -1,17 +1,27 @@
-"""``log``, ``show`` and ``diff``: what agents did."""
+"""``log``, ``show``, ``diff`` and ``history``: what agents did."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import click
 
-from pyagentundo.cli._common import connected, dsn_option, json_option
-from pyagentundo.cli._output import print_fields, print_json, print_table
+from pyagentundo.cli import _complete, _queries, _show_diff, _show_history, _show_log
+from pyagentundo.cli._connection import Connection, connected
+from pyagentundo.cli._json import print_json
+from pyagentundo.cli._options import dsn_option, json_option, scope_option
+from pyagentundo.cli._screen import Screen
 from pyagentundo.cli._selection import Selection, selection_options
-from pyagentundo.errors import InvocationNotFound
 
-_LOG = ["created_at", "id", "run", "step", "actor", "tool", "status", "rows", "undoable"]
-_CHANGES = ["change", "relation", "operation", "rows", "role", "at", "covered_by"]
-_DIFF = ["relation", "key", "action", "column_name", "before", "after"]
+_colour_option = click.option(
+    "--color",
+    "colour",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Colours: on a terminal, unless NO_COLOR is set.",
+)
 
 
 @click.command()
@@ -24,30 +34,26 @@ _DIFF = ["relation", "key", "action", "column_name", "before", "after"]
 def log(selection: Selection, limit: int, as_json: bool) -> None:
     """List invocations, newest first.
 
+    Who made them, for whom, with what tool, when, how many rows, what became of them, and which
+    tables they wrote that are not tracked.
+
     \b
     Examples:
       agentundo log
       agentundo log --actor sales-bot --since 2h
+      agentundo log --since yesterday --until today --json
     """
     condition, values = selection.where()
     with connected() as conn:
-        rows = conn.execute(
-            f"select * from agentundo.invocations where {condition}"
-            " order by created_at desc nulls last, step desc, id desc limit %(limit)s".encode(),
-            {**values, "limit": limit},
-        ).fetchall()
+        rows = _queries.invocations(conn, condition, values, limit + 1)
     if as_json:
-        print_json(rows)
-        return
-    print_table(rows, _LOG, empty="no invocations")
-    for row in rows:
-        if row["uncovered"]:
-            written = ", ".join(row["uncovered"])
-            click.echo(f"{row['id']} also wrote tables that are not tracked: {written}", err=True)
+        print_json(rows[:limit])
+    else:
+        _show_log.show_log(Screen.of(), rows[:limit], more=len(rows) > limit)
 
 
 @click.command()
-@click.argument("invocation")
+@click.argument("invocation", shell_complete=_complete.invocations)
 @dsn_option
 @json_option
 def show(invocation: str, as_json: bool) -> None:
@@ -60,45 +66,92 @@ def show(invocation: str, as_json: bool) -> None:
       agentundo show 0194f3c2-7a1e-7c52-9d3b-2f6a8c1e5b70
     """
     with connected() as conn:
-        about = conn.execute(
-            "select * from agentundo.invocations where id = %s", [invocation]
-        ).fetchone()
-        if about is None:
-            raise InvocationNotFound(f"There is no invocation {invocation!r}.")
-        changes = conn.execute(
-            "select * from agentundo.changes where invocation = %s order by change", [invocation]
-        ).fetchall()
-        effects = conn.execute(
-            "select * from agentundo.effects where invocation = %s", [invocation]
-        ).fetchall()
+        about = _queries.invocation(conn, invocation)
+        changes = _queries.changes(conn, invocation)
+        effects = _queries.effects(conn, [invocation])
     if as_json:
         print_json({**about, "changes": changes, "effects": effects})
-        return
-    print_fields(about)
-    click.echo()
-    print_table(changes, _CHANGES, empty="no captured changes")
-    if effects:
-        click.echo()
-        print_table(effects, list(effects[0]))
+    else:
+        _show_log.show_invocation(Screen.of(), about, changes, effects)
 
 
 @click.command()
-@click.argument("invocation")
+@click.argument("invocation", shell_complete=_complete.invocations)
+@scope_option
+@_colour_option
 @dsn_option
 @json_option
-def diff(invocation: str, as_json: bool) -> None:
+def diff(invocation: str, scope: str | None, colour: str, as_json: bool) -> None:
     """Show what an invocation changed, column by column.
 
     \b
-    Example:
+    Examples:
       agentundo diff 0194f3c2-7a1e-7c52-9d3b-2f6a8c1e5b70
+      agentundo diff call-1 --color always | less -R
     """
+    screen = Screen.of(colour=colour)
+    arguments = {"invocation": invocation, "scope": scope}
     with connected() as conn:
-        rows = conn.execute("select * from agentundo.diff(%s)", [invocation]).fetchall()
+        rows = _queries.call(conn, "diff", arguments)
     if as_json:
         print_json(rows)
+    elif rows:
+        _show_diff.show_diff(screen, rows)
     else:
-        print_table(rows, _DIFF, empty="no captured changes")
+        screen.line("no captured changes")
 
 
-COMMANDS = [log, show, diff]
+@click.command()
+@click.argument("table", shell_complete=_complete.tracked)
+@click.argument("key", nargs=-1, required=True, metavar="KEY...")
+@_colour_option
+@dsn_option
+@json_option
+def history(table: str, key: tuple[str, ...], colour: str, as_json: bool) -> None:
+    """Show every captured version of one row, oldest first.
+
+    KEY is the value of the key column; COLUMN=VALUE for each of several; or a JSON object.
+
+    \b
+    Examples:
+      agentundo history public.deals D-881
+      agentundo history public.lines deal=D-881 position=2
+      agentundo history public.lines '{"deal": "D-881", "position": 2}'
+    """
+    screen = Screen.of(colour=colour)
+    with connected() as conn:
+        rows = _queries.row_history(conn, table, key_of(conn, table, key))
+    if as_json:
+        print_json(rows)
+    elif rows:
+        _show_history.show_history(screen, rows)
+    else:
+        screen.line("no captured versions")
+
+
+def key_of(conn: Connection, table: str, words: tuple[str, ...]) -> dict[str, Any]:
+    """Read the key of a row as it was typed.
+
+    Raises:
+        UsageError: it is neither a value, nor columns with values, nor a JSON object.
+
+    """
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        try:
+            # Text on purpose: the server reads each value by the type of its column.
+            found = json.loads(words[0], parse_float=str)
+        except ValueError as error:
+            raise click.UsageError(f"The key is no JSON object: {error}.") from None
+        assert isinstance(found, dict)  # noqa: S101 - it begins with a brace
+        return found
+    columns = _queries.key_columns(conn, table)
+    named = [word.partition("=") for word in words]
+    if all(sign and (name in columns or not columns) for name, sign, _ in named):
+        return {name: value for name, _, value in named}
+    if len(words) == 1 and len(columns) == 1:
+        return {columns[0]: words[0]}
+    wanted = " ".join(f"{name}=VALUE" for name in columns) or "a JSON object of all its columns"
+    raise click.UsageError(f"This is not a key of {table}. Give {wanted}.")
+
+
+COMMANDS = [log, show, diff, history]

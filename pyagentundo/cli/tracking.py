@@ -8,18 +8,15 @@ import click
 from psycopg.rows import DictRow
 
 from pyagentundo import errors
-from pyagentundo._locks import with_retries
-from pyagentundo.cli._common import (
-    Connection,
-    confirm,
-    connected,
-    dry_run_option,
-    dsn_option,
-    json_option,
-    notice,
-    yes_option,
-)
-from pyagentundo.cli._output import print_json, print_table
+from pyagentundo._locks import ATTEMPTS, with_retries
+from pyagentundo.cli import _complete, _diagnosis, _queries
+from pyagentundo.cli._connection import Connection, connected
+from pyagentundo.cli._failures import notice
+from pyagentundo.cli._json import print_json
+from pyagentundo.cli._options import dry_run_option, dsn_option, json_option, yes_option
+from pyagentundo.cli._questions import confirm_for_good
+from pyagentundo.cli._screen import Screen, printable
+from pyagentundo.cli._tables import print_table
 
 # Partitions come with their root and inheritance children with their parent, but naming a child
 # too does no harm.
@@ -40,11 +37,22 @@ join pg_catalog.pg_class c on c.oid = found
 join pg_catalog.pg_namespace n on n.oid = relnamespace
 """
 
+_UNTRACK = """\
+select format('%%I.%%I', nspname, relname) as relation
+from agentundo.untrack(%s::regclass, %s)
+cross join pg_catalog.pg_class c
+join pg_catalog.pg_namespace n on n.oid = relnamespace
+where c.oid = %s::regclass
+"""
+
+#: Seconds before a lock is tried for again, doubled each time.
+PAUSE = 0.5
+
 _writes_nothing = dry_run_option("Do it, show it, and roll back.")
 
 
 @click.command()
-@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.argument("tables", nargs=-1, metavar="[TABLE]...", shell_complete=_complete.tables)
 @click.option("--schema", help="All tables of a schema, also those created later.")
 @click.option(
     "--capture",
@@ -90,26 +98,27 @@ def track(
             _each(conn, query, [schema, capture], dry_run)
         if not dry_run:
             _warn(conn, [row["relation"] for row in rows])
-    _show(rows, as_json, dry_run)
+    effect = {
+        "agent": "captured from now on: writes of agents",
+        "all": "captured from now on: every write",
+    }[capture]
+    _show(rows, effect, as_json=as_json, dry_run=dry_run)
 
 
 def _warn(conn: Connection, tables: list[str]) -> None:
     """Tell what keeps these tables from being undone wholly: rows that cascade elsewhere."""
-    may = "select has_function_privilege('agentundo.check()', 'execute') as may"
-    if not conn.execute(may).fetchall()[0]["may"]:
+    if not _queries.may_call(conn, "check()"):
         return
-    found = conn.execute(
-        "select distinct p.* from agentundo.check() p, unnest(%s::text[]) t (name)"
-        " where p.severity <> 'info' and (p.object = t.name or position(t.name in p.problem) > 0)"
-        " order by p.severity, p.object, p.problem",
-        [tables],
-    )
-    for problem in found:
-        notice("{object}: {problem}. {hint}".format(**problem))
+    for problem in _diagnosis.of_database(conn):
+        concerns = problem["object"] in tables or any(
+            table in problem["problem"] for table in tables
+        )
+        if concerns and problem["severity"] != "info":
+            notice("{object}: {problem}. {hint}".format(**problem))
 
 
 @click.command()
-@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.argument("tables", nargs=-1, metavar="[TABLE]...", shell_complete=_complete.tracked)
 @click.option("--all", "every", is_flag=True, help="All tracked tables.")
 @click.option("--drop-history", is_flag=True, help="Drop what was captured too.")
 @dsn_option
@@ -139,16 +148,21 @@ def untrack(
         if every:
             found = conn.execute("select relation::text from agentundo.tracked").fetchall()
             tables = tuple(row["relation"] for row in found)
-        if drop_history and not dry_run:
-            confirm(f"Drop the history of {', '.join(tables)}?", yes=yes)
-        query = "select %s as relation from agentundo.untrack(%s::regclass, %s)"
+        if drop_history and not dry_run and tables:
+            named = printable(", ".join(tables))
+            confirm_for_good(f"Drop the history of {named} for good?", yes=yes)
         for table in tables:
-            rows += _each(conn, query, [table, table, not drop_history], dry_run)
-    _show(rows, as_json, dry_run)
+            rows += _each(conn, _UNTRACK, [table, not drop_history, table], dry_run)
+    effect = (
+        "no longer captured; its history is gone, nothing of it can be undone"
+        if drop_history
+        else "no longer captured; what was captured can still be undone"
+    )
+    _show(rows, effect, as_json=as_json, dry_run=dry_run)
 
 
 @click.command()
-@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.argument("tables", nargs=-1, metavar="[TABLE]...", shell_complete=_complete.tracked)
 @dsn_option
 @json_option
 @_writes_nothing
@@ -167,7 +181,7 @@ def sync(tables: tuple[str, ...], as_json: bool, dry_run: bool) -> None:
         query = _NAMES.format("agentundo.sync(%s::regclass)")
         for table in tables or (None,):
             rows += _each(conn, query, [table], dry_run)
-    _show(rows, as_json, dry_run)
+    _show(rows, "in step with its table", as_json=as_json, dry_run=dry_run)
 
 
 def _each(conn: Connection, query: str, arguments: list[Any], dry_run: bool) -> list[DictRow]:
@@ -178,16 +192,17 @@ def _each(conn: Connection, query: str, arguments: list[Any], dry_run: bool) -> 
             conn.execute("set local lock_timeout = '3s'")
             return conn.execute(query.encode(), arguments).fetchall()
 
-    return with_retries(attempt, note=notice)
+    return with_retries(attempt, note=notice, attempts=ATTEMPTS, pause=PAUSE)
 
 
-def _show(rows: list[DictRow], as_json: bool, dry_run: bool) -> None:
+def _show(rows: list[DictRow], effect: str, *, as_json: bool, dry_run: bool) -> None:
     if dry_run:
         notice("dry run: rolled back")
     if as_json:
         print_json(rows)
     else:
-        print_table(rows, ["relation"])
+        shown = [{**row, "effect": effect} for row in rows]
+        print_table(Screen.of(), shown, ["relation", "effect"], empty="no table")
 
 
 COMMANDS = [track, untrack, sync]

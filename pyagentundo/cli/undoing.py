@@ -2,63 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
-from psycopg import sql
+import psycopg
 from psycopg.rows import DictRow
 
-from pyagentundo.cli._common import (
-    CONFLICT,
-    ERROR,
-    OK,
-    Connection,
-    asks,
-    confirm,
-    connected,
-    describe_conflict,
+from pyagentundo.cli import _complete, _hints, _json, _plans, _queries, _show_plan
+from pyagentundo.cli._connection import Connection, connected
+from pyagentundo.cli._failures import CONFLICT, ERROR, OK, complain, notice
+from pyagentundo.cli._json import print_json
+from pyagentundo.cli._options import (
+    conflict_options,
     dry_run_option,
     dsn_option,
     json_option,
+    record_options,
+    rows_option,
+    scope_option,
     yes_option,
 )
-from pyagentundo.cli._output import print_fields, print_json, print_table, printable
+from pyagentundo.cli._plans import Plan
+from pyagentundo.cli._progress import progress
+from pyagentundo.cli._questions import can_ask, confirm
+from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._selection import Selection, selection_options
-from pyagentundo.errors import InvocationNotFound
+from pyagentundo.cli._tables import count
+from pyagentundo.errors import UndoConflict, translated
 
-_SUMMARY = ["relation", "action", "status", "rows"]
-_ROWS = ["step", "invocation", "relation", "key", "action", "status", "reason", "columns"]
-#: A plan's rows that would not go back.
-_LEFT = {"conflict", "skip"}
-
-
-def _conflict_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --on-conflict and --merge."""
-    command = click.option(
-        "--merge",
-        is_flag=True,
-        help="Where others changed other columns of a row, put only the agent's columns back.",
-    )(command)
-    return click.option(
-        "--on-conflict",
-        type=click.Choice(["abort", "skip", "cascade", "force"]),
-        default="abort",
-        show_default=True,
-        help="Rows changed since: refuse all, leave them, take later agents back first, overwrite.",
-    )(command)
-
-
-def _record_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what is written down about a revert."""
-    command = click.option("--by", "reverted_by", help="The person who decided it.")(command)
-    return click.option("--reason", help="Why; --on-conflict force needs both.")(command)
+_shows_plan = dry_run_option("Show the plan, change nothing.")
+#: What a redo answers: the server's words are those of a revert.
+_REDONE = {
+    "reverted": "redone",
+    "partially_reverted": "partially_redone",
+    "already_reverted": "nothing_to_redo",
+    "nothing_to_revert": "nothing_to_redo",
+}
+_CODES = {"partially_reverted": CONFLICT, "partially_redone": CONFLICT, "not_committed": ERROR}
 
 
 @click.command()
 @selection_options(last=True)
-@_conflict_options
-@click.option("--rows", "by_row", is_flag=True, help="Row by row instead of counts.")
+@conflict_options
+@rows_option
 @dsn_option
 @json_option
 def plan(selection: Selection, by_row: bool, as_json: bool, **how: Any) -> None:
@@ -75,21 +63,21 @@ def plan(selection: Selection, by_row: bool, as_json: bool, **how: Any) -> None:
     selection.require_some()
     with connected() as conn:
         how |= {"invocations": selection.resolve(conn), "scope": selection.scope}
-        _plan(conn, how, by_row=by_row, as_json=as_json)
+        _show(conn, how, by_row=by_row, as_json=as_json)
 
 
 @click.command()
 @selection_options(last=True)
-@_conflict_options
-@_record_options
+@conflict_options
+@record_options
+@rows_option
 @dsn_option
 @json_option
-@dry_run_option("Show the plan, change nothing.")
+@_shows_plan
 @yes_option
 def revert(
     selection: Selection,
-    reason: str | None,
-    reverted_by: str | None,
+    by_row: bool,
     as_json: bool,
     dry_run: bool,
     yes: bool,
@@ -98,7 +86,10 @@ def revert(
     """Take invocations or a run back.
 
     All of it, or in case of a conflict nothing, unless --on-conflict says otherwise. A revert
-    is an invocation itself and can be taken back with redo.
+    is an invocation itself and can be taken back with redo. On a terminal it shows its plan and
+    asks; without one it goes ahead.
+
+    The exit code is 3 if rows stand in the way (nothing was changed then) or were left out.
 
     \b
     Examples:
@@ -110,30 +101,34 @@ def revert(
     with connected() as conn:
         ids = selection.resolve(conn)
         how |= {"invocations": ids, "scope": selection.scope}
+        planned = {name: how[name] for name in ("invocations", "scope", "on_conflict", "merge")}
         if dry_run:
-            _plan(conn, how, as_json=as_json)
-        if asks(yes=yes):
-            _print_summary(_call(conn, "plan_summary", how), err=True)
-            _print_effects(conn, ids, err=True)
-            confirm(f"Revert {ids[0] if len(ids) == 1 else f'{len(ids)} invocations'}?", yes=yes)
-        how |= {"reason": reason, "reverted_by": reverted_by}
-        result = _call(conn, "revert", how)[0]
-    _finish(result, as_json=as_json)
+            _show(conn, planned, by_row=by_row, as_json=as_json)
+        made = None
+        if can_ask(yes=yes):
+            made = _plans.make(conn, planned)
+            _ask(conn, made, planned, "Revert", ids, by_row=by_row, as_json=as_json)
+        with (
+            _refusals(conn, as_json=as_json),
+            progress(conn, "reverting", made.seconds if made else None),
+        ):
+            result = _queries.undo(conn, "revert", how)
+        _finish(conn, result, planned, as_json=as_json)
 
 
 @click.command()
-@click.argument("invocation")
-@_conflict_options
-@_record_options
-@click.option("--scope", help="Only within this tenant, campaign or project.")
+@click.argument("invocation", shell_complete=_complete.invocations)
+@conflict_options
+@record_options
+@scope_option
+@rows_option
 @dsn_option
 @json_option
-@dry_run_option("Show the plan, change nothing.")
+@_shows_plan
 @yes_option
 def redo(
     invocation: str,
-    reason: str | None,
-    reverted_by: str | None,
+    by_row: bool,
     as_json: bool,
     dry_run: bool,
     yes: bool,
@@ -141,99 +136,178 @@ def redo(
 ) -> None:
     """Take the newest revert of an invocation back.
 
-    What the agent did is there again.
+    What the agent did is there again, with everything that was reverted together with it. On a
+    terminal it shows its plan and asks; without one it goes ahead.
 
     \b
     Example:
       agentundo redo 0194f3c2-7a1e-7c52-9d3b-2f6a8c1e5b70
     """
     with connected() as conn:
-        if dry_run:
-            revert_id = _revert_of(conn, invocation)
-            _plan(conn, {**how, "invocations": [revert_id]}, as_json=as_json)
-        confirm(f"Do {invocation} again?", yes=yes)
-        how |= {"invocation": invocation, "reason": reason, "reverted_by": reverted_by}
-        result = _call(conn, "redo", how)[0]
-    _finish(result, as_json=as_json)
+        planned = {name: how[name] for name in ("scope", "on_conflict", "merge")}
+        planned["invocations"] = [invocation]
+        made = None
+        if dry_run or (can_ask(yes=yes) and _queries.readable(conn, "invocations")):
+            revert_id, redone = _queries.standing_revert(conn, invocation)
+            if dry_run and revert_id is None:
+                _nothing_to_redo(as_json=as_json)
+            if revert_id is not None:
+                planned["invocations"] = [revert_id]
+                if dry_run:
+                    _show(conn, planned, redone=redone, by_row=by_row, as_json=as_json)
+                made = _plans.make(conn, planned, redone=redone)
+                _ask(conn, made, planned, "Redo", redone, by_row=by_row, as_json=as_json)
+        elif can_ask(yes=yes):
+            # The plan is that of the revert's id, which only the views tell.
+            notice("only an operator or auditor is shown the plan of a redo")
+            confirm(f"Redo {printable(invocation)}?", yes=yes)
+        with (
+            _refusals(conn, as_json=as_json),
+            progress(conn, "redoing", made.seconds if made else None),
+        ):
+            result = _queries.undo(conn, "redo", {"invocation": invocation, **how})
+        _finish(conn, result, planned, as_json=as_json, redone=invocation)
 
 
-def _call(conn: Connection, function: str, arguments: dict[str, Any]) -> list[DictRow]:
-    """Call a function by names; what is None keeps the function's own default."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    query = sql.SQL("select * from agentundo.{}({})").format(
-        sql.Identifier(function),
-        sql.SQL(", ").join(
-            sql.SQL("{} => {}").format(sql.Identifier(name), sql.Placeholder(name))
-            for name in given
-        ),
-    )
-    return conn.execute(query, given).fetchall()
+def _nothing_to_redo(*, as_json: bool) -> None:
+    """Answer a dry run as the redo would: it is no error."""
+    if as_json:
+        print_json([])
+    else:
+        Screen.of().line("nothing to redo: no revert of it stands")
+    click.get_current_context().exit(OK)
 
 
-def _revert_of(conn: Connection, invocation: str) -> str:
-    row = conn.execute(
-        "select revert_id from agentundo.invocations where id = %s", [invocation]
-    ).fetchone()
-    if row is None:
-        raise InvocationNotFound(f"There is no invocation {invocation!r}.")
-    if row["revert_id"] is None:
-        raise InvocationNotFound(f"No revert of {invocation!r} stands.")
-    return str(row["revert_id"])
-
-
-def _plan(
-    conn: Connection, arguments: dict[str, Any], *, as_json: bool, by_row: bool = False
+def _show(
+    conn: Connection,
+    how: dict[str, Any],
+    *,
+    as_json: bool,
+    by_row: bool,
+    redone: list[str] | None = None,
 ) -> None:
     """Show a plan and exit with the code that its revert would have."""
-    rows = _call(conn, "plan" if by_row else "plan_summary", arguments)
-    if as_json:
-        print_json(rows)
+    if as_json and by_row:
+        statuses: set[str] = set()
+        with _queries.streamed(conn, "plan", how) as rows:
+            _json.print_json_array(_noting(rows, statuses))
+        whole = statuses.isdisjoint(_plans.LEFT)
     else:
-        if by_row:
-            print_table(rows, _ROWS, empty="nothing to revert")
+        made = _plans.make(conn, how, redone=redone, by_row=by_row)
+        whole = made.is_whole
+        if as_json:
+            print_json(made.counts)
         else:
-            _print_summary(rows)
-        _print_effects(conn, arguments["invocations"])
-    left = any(row["status"] in _LEFT for row in rows)
-    click.get_current_context().exit(CONFLICT if left else OK)
+            _print_plan(conn, Screen.of(), made, how, by_row=by_row)
+            if made.is_refused:
+                Screen.of().line(_way_out(how))
+    click.get_current_context().exit(OK if whole else CONFLICT)
 
 
-def _print_summary(rows: list[DictRow], *, err: bool = False) -> None:
-    print_table(rows, _SUMMARY, empty="nothing to revert", err=err)
+def _noting(rows: Iterable[DictRow], statuses: set[str]) -> Iterator[DictRow]:
+    """Pass rows on, and remember which statuses there were among them."""
     for row in rows:
-        conflicts = row["conflicts"] or []
-        for conflict in conflicts:
-            line = describe_conflict({"relation": row["relation"], **conflict})
-            click.echo(f"  {printable(line)}", err=err)
-        if conflicts and row["rows"] > len(conflicts):
-            click.echo(f"  … and {row['rows'] - len(conflicts)} more rows", err=err)
+        statuses.add(row["status"])
+        yield row
 
 
-def _print_effects(conn: Connection, invocations: list[str], *, err: bool = False) -> None:
-    """Tell what left the database, which no revert of rows takes back."""
-    readable = "select has_table_privilege('agentundo.effects', 'select') as readable"
-    if not conn.execute(readable).fetchall()[0]["readable"]:
-        return
-    effects = conn.execute(
-        "select * from agentundo.effects where invocation = any (%s) order by id", [invocations]
-    ).fetchall()
-    if effects:
-        click.echo("Not taken back by a revert of rows:", err=err)
-    for effect in effects:
-        line = f"{effect['name']} ({effect['kind']})"
-        told = (effect["summary"], effect["remedy"] and f"remedy: {effect['remedy']}")
-        line = ": ".join([line, "; ".join(text for text in told if text)]).removesuffix(": ")
-        click.echo(f"  {printable(line)}", err=err)
-
-
-def _finish(result: DictRow, *, as_json: bool) -> None:
-    """Print what a revert or redo did and exit with its code."""
-    if as_json:
-        print_json(result)
+def _print_plan(
+    conn: Connection, screen: Screen, made: Plan, how: dict[str, Any], *, by_row: bool
+) -> None:
+    if by_row:
+        with _queries.streamed(conn, "plan", how) as rows:
+            _show_plan.show_plan(screen, made, rows)
     else:
-        print_fields(result)
-    codes = {"partially_reverted": CONFLICT, "not_committed": ERROR}
-    click.get_current_context().exit(codes.get(result["status"], OK))
+        _show_plan.show_plan(screen, made)
+
+
+def _ask(
+    conn: Connection,
+    made: Plan,
+    how: dict[str, Any],
+    verb: str,
+    ids: list[str],
+    *,
+    by_row: bool,
+    as_json: bool,
+) -> None:
+    """Show the plan and ask; where the server would refuse it there is nothing to ask."""
+    _print_plan(conn, Screen.of(err=True), made, how, by_row=by_row)
+    if made.is_refused:
+        total = made.total("conflict")
+        message = f"{count(total, 'row')} would be overwritten or break a constraint"
+        hint = _way_out(how)
+        in_the_way = [one for one in made.conflicts if one["status"] == "conflict"]
+        if as_json:
+            _print_refusal(message, in_the_way, total, hint)
+        complain(f"{message}. Nothing was changed.", [], hint)
+        click.get_current_context().exit(CONFLICT)
+    if made.total(*_plans.ACTS):
+        these = printable(ids[0]) if len(ids) == 1 else count(len(ids), "invocation")
+        confirm(f"{verb} {these}?", yes=False)
+
+
+def _way_out(how: dict[str, Any]) -> str:
+    return _hints.FORCE_FAILS if how["on_conflict"] == "force" else _hints.WAYS_OUT
+
+
+@contextmanager
+def _refusals(conn: Connection, *, as_json: bool) -> Iterator[None]:
+    """Say who wrote what stands in the way; programs get it as JSON."""
+    try:
+        with translated():
+            yield
+    except UndoConflict as error:
+        _queries.add_writers(conn, error.conflicts)
+        if as_json:
+            hint = _hints.spoken(error.hint)
+            _print_refusal(error.message, error.conflicts, error.total, hint)
+        raise
+    except psycopg.OperationalError as error:
+        if conn.closed:
+            error.add_note("The connection was lost. Whether it was done, agentundo log tells.")
+        raise
+
+
+def _print_refusal(
+    message: str, conflicts: list[dict[str, Any]], total: int, hint: str | None
+) -> None:
+    print_json(
+        {
+            "status": "conflict",
+            "message": message.removeprefix("agentundo: "),
+            "hint": hint,
+            "total": total,
+            "conflicts": conflicts,
+        }
+    )
+
+
+def _finish(
+    conn: Connection,
+    result: DictRow,
+    how: dict[str, Any],
+    *,
+    as_json: bool,
+    redone: str | None = None,
+) -> None:
+    """Print what a revert or redo did and exit with its code."""
+    status = str(result["status"])
+    if redone:
+        status = _REDONE.get(status, status)
+    code = _CODES.get(status, OK)
+    left = None
+    if code == CONFLICT:
+        # The answer has numbers only. What is left over is what a plan finds now.
+        again = {**how, "invocations": result["invocations"], "on_conflict": "abort"}
+        left = _plans.make(conn, again, by_row=True)
+    if as_json:
+        skipped = {} if left is None else {"left": left.conflicts}
+        print_json({**result, "status": status, **skipped})
+    else:
+        ids = result["invocations"] or how["invocations"]
+        _show_plan.show_outcome(Screen.of(), status, {**result, "invocations": ids}, left, redone)
+    click.get_current_context().exit(code)
 
 
 COMMANDS = [plan, revert, redo]

@@ -1,0 +1,53 @@
+"""Connections of commands: checked, in autocommit mode, exact numbers, notices on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import psycopg
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import set_json_loads
+
+from pyagentundo import dsn as dsns
+from pyagentundo import installer
+from pyagentundo.cli import _json
+from pyagentundo.cli._failures import notice_of
+from pyagentundo.cli._options import chosen_dsn
+
+Connection = psycopg.Connection[DictRow]
+
+
+def connect(dsn: str | None, **options: Any) -> Connection:
+    """Open a connection.
+
+    Args:
+        dsn: what `chosen_dsn` says.
+        options: passed on to `psycopg.connect`.
+
+    Raises:
+        DsnError: the string cannot be read or nobody answers there.
+
+    """
+    # No statement is run often enough to be prepared, and a pooler might not know it again.
+    conn = dsns.connect(dsn, row_factory=dict_row, prepare_threshold=None, **options)
+    set_json_loads(_json.loads, conn)
+    return conn
+
+
+@contextmanager
+def connected(*, check: bool = True) -> Iterator[Connection]:
+    """Connect to the chosen database for the length of a block.
+
+    Args:
+        check: refuse a database without agentundo, or with one we cannot work with.
+
+    """
+    with connect(chosen_dsn()) as conn:
+        click.get_current_context().ensure_object(dict)["user"] = conn.info.user
+        if check:
+            installer.require(conn)
+            conn.add_notice_handler(notice_of)
+        yield conn

@@ -1,0 +1,132 @@
+"""Errors as people and programs read them: a message, rows, what to do next, an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import psycopg
+from psycopg import errors as pg
+
+from pyagentundo import errors
+from pyagentundo.cli import _hints
+from pyagentundo.cli._screen import Screen, printable
+from pyagentundo.cli._tables import count, key_text, moment
+
+OK, ERROR, USAGE, CONFLICT, VERSION, REFUSED = range(6)
+
+_EXIT_CODES: list[tuple[type[errors.AgentUndoError], int]] = [
+    (errors.UndoConflict, CONFLICT),
+    (errors.VersionMismatch, VERSION),
+    (errors.NotPermitted, REFUSED),
+    (errors.NotTrackable, REFUSED),
+    (errors.BlastRadiusExceeded, REFUSED),
+    (errors.ApprovalRequired, REFUSED),
+    (errors.GuardedStatement, REFUSED),
+    (errors.InvocationClosed, REFUSED),
+]
+
+
+class ErrorGroup(click.Group):
+    """A group that turns our exceptions and the server's into messages and exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order in which people meet them."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; leave with an exit code if it fails in a way that we know."""
+        for stream in (sys.stdout, sys.stderr):
+            # What a terminal's encoding lacks is shown as an escape and is no reason to fail.
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+        ctx.ensure_object(dict)  # what the commands' contexts share
+        try:
+            with errors.translated():
+                return super().invoke(ctx)
+        except errors.AgentUndoError as error:
+            lines = conflict_lines(error.conflicts, error.total)
+            complain(error.message, lines, _hints.spoken(error.hint, ctx.invoked_subcommand))
+            code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ERROR)
+        except psycopg.Error as error:
+            hint = _hints.spoken(error.diag.message_hint, ctx.invoked_subcommand)
+            if hint is None and isinstance(error, pg.InsufficientPrivilege):
+                hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("user", "ROLE"))
+            notes = getattr(error, "__notes__", [])
+            complain(error.diag.message_primary or str(error).strip(), notes, hint)
+            code = ERROR
+        return ctx.exit(code)
+
+
+def complain(message: str, lines: list[str], hint: str | None) -> None:
+    """Say on stderr what went wrong, about which rows, and what to do next."""
+    screen = Screen.of(err=True)
+    screen.line(f"error: {printable(message.removeprefix('agentundo: '))}", fg="red")
+    for line in lines:
+        screen.line(f"  {printable(line)}", hang=2)
+    if hint:
+        screen.line(f"  hint: {printable(hint)}", hang=2)
+
+
+def notice(text: str) -> None:
+    """Say something on stderr that is not data."""
+    Screen.of(err=True).line(f"note: {printable(text.removeprefix('agentundo: '))}")
+
+
+def notice_of(diagnostic: pg.Diagnostic) -> None:
+    """Pass on what the server says beside its answers."""
+    hint = _hints.spoken(diagnostic.message_hint)
+    notice(" ".join(filter(None, [diagnostic.message_primary, f"({hint})" if hint else ""])))
+
+
+def conflict_lines(conflicts: list[dict[str, Any]], total: int) -> list[str]:
+    """Return a line about each row that stands in the way, and one about those not listed."""
+    lines = [describe_conflict(conflict) for conflict in conflicts]
+    if total > len(lines) > 0:
+        lines.append(f"… and {count(total - len(lines), 'more row', 'more rows')}")
+    return lines
+
+
+#: What the reasons of a plan mean. Those of `WRITTEN` are somebody's writes.
+REASONS = {
+    "row_changed": "changed since",
+    "row_rewritten": "written again since, with the same values,",
+    "row_deleted": "deleted since",
+    "row_exists": "a row with this key was made since",
+    "unique_taken": "another row has its unique value now",
+    "has_dependents": "other rows refer to it",
+    "missing_parent": "the row that it refers to is not there",
+    "schema_changed": "its former values do not fit the table any more",
+    "constraint": "a constraint does not let it back",
+    "not_visible": "you may not see this row",
+    "erased": "its history was erased",
+}
+WRITTEN = ("row_changed", "row_rewritten", "row_deleted", "row_exists")
+
+
+def describe_conflict(conflict: Mapping[str, Any]) -> str:
+    """Return one line about a row that stands in the way, and who put it there if that is known."""
+    where = str(conflict.get("relation") or "a table")
+    shown = key_text(conflict.get("key"))
+    columns = ", ".join(conflict.get("columns") or [])
+    reason = str(conflict.get("reason"))
+    line = f"{where} ({shown}): {reason}" if shown else f"{where}: {reason}"
+    if columns:
+        line += f" [{columns}]"
+    if conflict.get("constraint"):
+        line += f" [{conflict['constraint']}]"
+    if reason in REASONS:
+        line += f" - {REASONS[reason]}"
+    if "by" in conflict:
+        line += f" by {_who(conflict['by'])}"
+    return line.removesuffix(",")
+
+
+def _who(writer: Mapping[str, Any] | None) -> str:
+    """Return who wrote a row, and when, as far as history knows."""
+    if writer is None:
+        return "somebody, not captured"
+    who = f"{writer['actor'] or writer['role']} at {moment(writer['at'])}"
+    return f"{who} ({writer['invocation']})" if writer["invocation"] else who

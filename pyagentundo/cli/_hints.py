@@ -1,0 +1,173 @@
+"""Hints in the words of the command line.
+
+The server's hints name its functions and arguments, because most who call them write SQL. Here, and
+only here, they are put into commands and options. What has no command of its own stays SQL.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+_NAMED = r"E?'((?:[^']|'')*)'"
+
+
+def _command(name: str, options: str = "") -> re.Pattern[str]:
+    return re.compile(rf"\bselect agentundo\.{name}\((?:{_NAMED})?{options}\)")
+
+
+def _typed(name: str, options: str = "") -> str:
+    return f"agentundo {name} {{table}}{options}"
+
+
+WAYS_OUT = (
+    "Add --merge (puts back only the columns that nobody else changed), --on-conflict skip (leaves"
+    " these rows), --on-conflict cascade (takes later agent work back first) or --on-conflict force"
+    " (overwrites; needs --by and --reason)."
+)
+FORCE_FAILS = (
+    "Even force does not break constraints: revert or change what stands in the way first."
+)
+_LOOK = '"agentundo plan --rows" with the same options shows every row.'
+
+# A table's name, where there is one, is the first group.
+_PATTERNS: list[tuple[re.Pattern[str], str]] = [
+    (
+        _command("untrack", r", (?:keep_history => )?false"),
+        _typed("untrack", " --drop-history"),
+    ),
+    (_command("untrack"), _typed("untrack")),
+    (_command("track"), _typed("track")),
+    (_command("sync"), _typed("sync")),
+]
+
+# In this order: longer texts before what they contain.
+_TEXTS: list[tuple[str, str]] = [
+    (
+        "See agentundo.plan(). Then revert with merge => true (puts back only the columns that"
+        " nobody else changed), on_conflict => 'skip' (leaves these rows), 'cascade' (takes later"
+        " agent work along) or 'force'.",
+        f"{WAYS_OUT} {_LOOK}",
+    ),
+    (
+        "Even force does not break constraints. See agentundo.plan(); revert or change what stands"
+        " in the way first.",
+        f"{FORCE_FAILS} {_LOOK}",
+    ),
+    (
+        "See agentundo.plan(). Nothing was changed; remove what stands in the way, or use"
+        " on_conflict => 'skip'.",
+        "Nothing was changed. Remove what stands in the way, or leave these rows with --on-conflict"
+        f" skip. {_LOOK}",
+    ),
+    (
+        "Give reverted_by => the person whose decision this is.",
+        "Say whose decision this is: --by PERSON.",
+    ),
+    ("Give reverted_by and reason:", "Add --by PERSON and --reason TEXT:"),
+    (
+        "Check the id and the scope; agentundo.undoable() lists what there is.",
+        'Check the id and --scope; "agentundo log" lists what there is.',
+    ),
+    (
+        "Check the run and the scope; agentundo.undoable() lists what there is.",
+        'Check --run and --scope; "agentundo log" lists what there is.',
+    ),
+    (
+        "Give the id that the write was tagged with; agentundo.undoable() lists them.",
+        'Give the id that the write was tagged with; "agentundo log" lists them.',
+    ),
+    ("The view agentundo.tracked lists what is.", '"agentundo status" lists what is.'),
+    (
+        'See "agentundo.check()" for what is tracked, and the limits in the documentation.',
+        '"agentundo status" lists what is tracked.',
+    ),
+    ("Call agentundo.track() first.", 'Run "agentundo track" for it first.'),
+    ("Call track() as the owner of the table.", "Run it as the owner of the table."),
+    ("exempt an invocation with agentundo.hold()", 'exempt an invocation with "agentundo hold"'),
+    (
+        "Grant agentundo_app, agentundo_operator or agentundo_auditor to the role; agents may not.",
+        'Run "agentundo grant ROLE --as auditor --apply" as a role that may (or as app, operator);'
+        " agents may not.",
+    ),
+    (
+        "Let the application do it: a role that is a member of agentundo_app, or of"
+        " agentundo_operator.",
+        'Use a role that was granted it with "agentundo grant ROLE --as operator" (or as app).',
+    ),
+    (
+        "This is for members of agentundo_operator and for those who may act for the owner of"
+        " schema agentundo.",
+        'Use a role that was granted it with "agentundo grant ROLE --as operator".',
+    ),
+    (
+        "then call revert again. A higher lock_timeout makes it wait longer.",
+        "then run the command again. PGOPTIONS='-c lock_timeout=5min' makes it wait longer.",
+    ),
+    ("Begin a new transaction and call revert again.", "Run the command again."),
+    ("Call revert again.", "Run the command again."),
+    ("Call it as a statement of its own, in a transaction of its own.", "Run the command again."),
+    ("call agentundo.sync() after", 'run "agentundo sync" after'),
+    ("Give a JSON object with the key columns:", "Give COLUMN=VALUE for each of the key columns:"),
+    ("Steps count from 1.", "--from-step counts from 1."),
+]
+
+_READERS = "auditor or operator"
+_UNDOERS = "operator, or app with --scope and --by"
+#: What each command needs, as `agentundo grant --as` calls it.
+_NEEDED = {
+    "log": _READERS,
+    "show": _READERS,
+    "events": _READERS,
+    "status": _READERS,
+    "doctor": _READERS,
+    "diff": "auditor, operator or app",
+    "history": "auditor, operator or app",
+    "plan": "auditor, operator or app",
+    "revert": _UNDOERS,
+    "redo": _UNDOERS,
+    "track": "operator, and has to own the table",
+    "untrack": "operator, and has to own the table",
+    "sync": "operator",
+    "purge": "operator",
+    "erase": "operator",
+    "hold": "operator",
+    "exec": "app or agent",
+}
+
+
+def spoken(hint: str | None, command: str | None = None) -> str | None:
+    """Return a hint of the server, or of this package, in the words of the command line.
+
+    Args:
+        hint: as it came; None stays None.
+        command: the name of the command that failed, None when it does not matter.
+
+    """
+    if hint is None:
+        return None
+    for text, ours in _TEXTS:
+        hint = hint.replace(text, ours)
+    for pattern, typed in _PATTERNS:
+        hint = pattern.sub(lambda match, typed=typed: _filled(typed, match), hint)  # type: ignore[misc]
+    if command == "history":
+        # A single key column needs no name.
+        hint = re.sub(r"(key columns: \w+)\.$", r"\1, or the value alone.", hint)
+    return hint
+
+
+def missing_right(command: str | None, role: str = "ROLE") -> str | None:
+    """Return what a role needs for a command that the server did not let it run."""
+    needed = _NEEDED.get(command or "")
+    if needed is None:
+        return None
+    first = re.split(r"\W", needed)[0]
+    return (
+        f"For {command} a role has to be {needed}. Whoever installed agentundo can run:"
+        f" agentundo grant {shlex.quote(role)} --as {first} --apply"
+    )
+
+
+def _filled(typed: str, match: re.Match[str]) -> str:
+    name = (match[1] or "").replace("''", "'")
+    return " ".join(typed.format(table=shlex.quote(name) if name else "").split())

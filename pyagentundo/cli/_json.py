@@ -1,0 +1,100 @@
+"""JSON that keeps every digit.
+
+What the server shows as jsonb has numbers of any size and scale; Python's floats would turn 1000.00
+into 1000.0 and forget what lies beyond sixteen digits. So numbers are read as `Decimal` and written
+as they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import click
+
+# Python refuses to turn longer texts into an int.
+_LONG = 4000
+
+
+def loads(text: str | bytes) -> Any:
+    """Read JSON; numbers with a fraction, and very long ones, become `Decimal`."""
+    return json.loads(text, parse_float=Decimal, parse_int=_whole)
+
+
+def dumps(data: Any, *, indent: int | None = 2) -> str:
+    """Write JSON; numbers keep their digits, times are ISO 8601.
+
+    Args:
+        data: what queries return: dicts, lists, text, numbers, times.
+        indent: spaces for each level; None writes everything on one line.
+
+    """
+    return "".join(_pieces(data, indent, 0))
+
+
+def print_json(data: Any) -> None:
+    """Print one JSON document on stdout."""
+    click.echo(dumps(data))
+
+
+def print_json_array(items: Iterable[Any]) -> None:
+    """Print an array whose items come one by one and need not fit into memory."""
+    before = "[\n"
+    for item in items:
+        text = "\n".join(f"  {line}" for line in dumps(item).split("\n"))
+        click.echo(before + text, nl=False)
+        before = ",\n"
+    click.echo("[]" if before == "[\n" else "\n]")
+
+
+def print_json_line(data: Any) -> None:
+    """Print one JSON document on a line of its own, and let it out at once."""
+    click.echo(dumps(data, indent=None))
+
+
+def number(value: int | Decimal) -> str:
+    """Return a number as the database shows it: never with an exponent."""
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
+
+
+def _whole(text: str) -> int | Decimal:
+    return int(text) if len(text) < _LONG else Decimal(text)
+
+
+def _pieces(data: Any, indent: int | None, level: int) -> Iterable[str]:
+    match data:
+        case None:
+            yield "null"
+        case bool():
+            yield "true" if data else "false"
+        case int() | Decimal():
+            yield number(data)
+        case datetime() | date() | time():
+            yield json.dumps(data.isoformat())
+        case str():
+            yield json.dumps(data, ensure_ascii=False)
+        case Mapping():
+            named = [(f"{json.dumps(str(key), ensure_ascii=False)}: ", data[key]) for key in data]
+            yield from _container("{", named, "}", indent, level)
+        case list() | tuple():
+            yield from _container("[", [("", item) for item in data], "]", indent, level)
+        case _:
+            yield json.dumps(str(data), ensure_ascii=False)
+
+
+def _container(
+    opening: str, items: list[tuple[str, Any]], closing: str, indent: int | None, level: int
+) -> Iterable[str]:
+    if not items:
+        yield opening + closing
+        return
+    before = "" if indent is None else "\n" + " " * (indent * (level + 1))
+    between = ", " if indent is None else ","
+    yield opening
+    for position, (name, item) in enumerate(items):
+        yield (between if position else "") + before + name
+        yield from _pieces(item, indent, level + 1)
+    yield ("" if indent is None else "\n" + " " * (indent * level)) + closing

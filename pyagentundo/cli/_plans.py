@@ -1,0 +1,138 @@
+"""What an undo is about, put together for people: actions, rows, what stands in the way, how long.
+
+The decisions are the server's; this only asks for them and sorts them.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg.rows import DictRow
+
+from pyagentundo.cli import _queries
+from pyagentundo.cli._connection import Connection
+
+#: Up to so many rows are shown one by one; beyond that they are counted.
+FEW = 20
+#: A revert looks once more, locks and writes: measured, it takes two to three times as long as the
+#: summary of its plan.
+_REVERT_TO_PLAN = 2.5
+#: A plan's rows that a revert would write, and those that it would leave.
+ACTS = ("ok", "merge")
+LEFT = ("conflict", "skip")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan with all that is said beside it.
+
+    Attributes:
+        redo: it takes a revert back.
+        actions: the invocations that go back (or are done again), the newest first.
+        more: how many of them the role may not be told about.
+        counts: rows per table, action and status, as ``plan_summary`` returns them; ``conflicts``
+            hold ``by`` where history knows who wrote the row.
+        rows: the rows themselves, as ``plan`` returns them; None when they are too many.
+        effects: what left the database, which no revert of rows takes back.
+        seconds: an estimate of how long it will take.
+
+    """
+
+    redo: bool
+    actions: list[DictRow]
+    more: int
+    counts: list[DictRow]
+    rows: list[DictRow] | None
+    effects: list[DictRow]
+    seconds: float
+
+    def total(self, *statuses: str, action: str | None = None) -> int:
+        """Return the number of rows of these statuses."""
+        return sum(
+            count["rows"]
+            for count in self.counts
+            if count["status"] in statuses and action in (None, count["action"])
+        )
+
+    @property
+    def conflicts(self) -> list[dict[str, Any]]:
+        """The first rows that stand in the way or would be left out."""
+        return [
+            {"relation": count["relation"], "status": count["status"], **conflict}
+            for count in self.counts
+            for conflict in count["conflicts"] or []
+        ]
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables in which rows would be written."""
+        return sorted({count["relation"] for count in self.counts if count["status"] in ACTS})
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the revert would change nothing because of what stands in its way."""
+        return self.total("conflict") > 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all goes back."""
+        return self.total(*LEFT) == 0
+
+
+def make(
+    conn: Connection, how: dict[str, Any], *, redone: list[str] | None = None, by_row: bool = False
+) -> Plan:
+    """Plan an undo.
+
+    Args:
+        conn: a connection; nothing is changed.
+        how: the arguments of ``plan_summary``.
+        redone: for a redo, the invocations that are done again.
+        by_row: the rows will be shown from elsewhere and are not wanted here.
+
+    Raises:
+        AgentUndoError: as the server says.
+
+    """
+    began = time.monotonic()
+    counts = _queries.call(conn, "plan_summary", how)
+    seconds = time.monotonic() - began
+    _queries.add_writers(conn, _with_relation(counts))
+    few = not by_row and sum(count["rows"] for count in counts) <= FEW
+    rows = _queries.call(conn, "plan", how) if few else None
+    ids = redone or list(how["invocations"])
+    if how.get("on_conflict") == "cascade":
+        ids = [*ids, *_drawn_in(conn, how, ids)]
+    actions = _queries.told_of(conn, ids, how.get("scope"))
+    return Plan(
+        redo=redone is not None,
+        actions=actions,
+        more=len(ids) - len(actions),
+        counts=counts,
+        rows=rows,
+        effects=[] if redone else _queries.effects(conn, ids),
+        seconds=seconds * _REVERT_TO_PLAN,
+    )
+
+
+def _with_relation(counts: list[DictRow]) -> list[dict[str, Any]]:
+    """Return the conflicts themselves, each with the table in which it is."""
+    found = []
+    for count in counts:
+        for conflict in count["conflicts"] or []:
+            conflict["relation"] = count["relation"]
+            found.append(conflict)
+    return found
+
+
+def _drawn_in(conn: Connection, how: dict[str, Any], ids: list[str]) -> list[str]:
+    """Return the later invocations that cascade takes back too."""
+    query = (
+        "select distinct p.invocation as id from agentundo.plan(invocations => %(invocations)s,"
+        " on_conflict => 'cascade', merge => %(merge)s, scope => %(scope)s) p"
+        " where p.invocation <> all (%(invocations)s)"
+    )
+    values = {"merge": False, "scope": None, **how}
+    return [row["id"] for row in conn.execute(query.encode(), values) if row["id"] not in ids]

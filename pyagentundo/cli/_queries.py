@@ -1,0 +1,327 @@
+"""What the commands ask the database. Nothing here prints."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+from psycopg.rows import DictRow
+
+from pyagentundo import errors
+from pyagentundo.cli import _json
+from pyagentundo.cli._connection import Connection
+from pyagentundo.cli._failures import WRITTEN
+from pyagentundo.errors import InvocationNotFound
+
+#: How many rows in the way are looked up in history, and for how long, to say who wrote them: that
+#: reads all of a table's history.
+_LOOKED_UP = 5
+_PATIENCE = "3s"
+#: How many of the newest invocations a role that may not read the views can be told about.
+_NEWEST = 1000
+#: What stands for the setting retention.
+_RETENTION = "the setting retention"
+
+
+def call(conn: Connection, function: str, arguments: dict[str, Any]) -> list[DictRow]:
+    """Call a function by names; what is None keeps the function's own default."""
+    query, given = _called(function, arguments)
+    return conn.execute(query, given).fetchall()
+
+
+@contextmanager
+def streamed(
+    conn: Connection, function: str, arguments: dict[str, Any]
+) -> Iterator[Iterator[DictRow]]:
+    """Call a function that returns more rows than memory should hold."""
+    query, given = _called(function, arguments)
+    with conn.transaction(), conn.cursor("agentundo_page") as cursor:
+        cursor.itersize = 1000
+        cursor.execute(query, given)
+        yield iter(cursor)
+
+
+def _called(function: str, arguments: dict[str, Any]) -> tuple[sql.Composed, dict[str, Any]]:
+    given = {name: value for name, value in arguments.items() if value is not None}
+    named = (
+        sql.SQL("{} => {}").format(sql.Identifier(name), sql.Placeholder(name)) for name in given
+    )
+    query = sql.SQL("select * from agentundo.{}({})").format(
+        sql.Identifier(function), sql.SQL(", ").join(named)
+    )
+    return query, given
+
+
+def readable(conn: Connection, view: str) -> bool:
+    """Tell whether the role may read one of our views; members of agentundo_app may not."""
+    rows = conn.execute(
+        "select has_table_privilege(%s, 'select') as readable", [f"agentundo.{view}"]
+    ).fetchall()
+    return bool(rows[0]["readable"])
+
+
+def may_call(conn: Connection, function: str) -> bool:
+    """Tell whether the role may call one of our functions, given as ``name(types)``."""
+    rows = conn.execute(
+        "select has_function_privilege(%s, 'execute') as may", [f"agentundo.{function}"]
+    ).fetchall()
+    return bool(rows[0]["may"])
+
+
+# Invocations --------------------------------------------------------------------------------------
+
+
+def invocations(
+    conn: Connection, condition: str, values: dict[str, Any], limit: int
+) -> list[DictRow]:
+    """Return invocations, the newest first."""
+    return conn.execute(
+        f"select * from agentundo.invocations where {condition}"
+        " order by created_at desc nulls last, step desc, id desc limit %(limit)s".encode(),
+        {**values, "limit": limit},
+    ).fetchall()
+
+
+def invocation(conn: Connection, id: str) -> DictRow:  # noqa: A002 - as the column is called
+    """Return one invocation.
+
+    Raises:
+        InvocationNotFound: there is none.
+
+    """
+    found = invocations(conn, "id = %(id)s", {"id": id}, 1)
+    if not found:
+        raise InvocationNotFound(
+            f"There is no invocation {id!r}.", hint='"agentundo log" lists what there is.'
+        )
+    return found[0]
+
+
+def changes(conn: Connection, id: str) -> list[DictRow]:  # noqa: A002
+    """Return what an invocation did, statement by statement."""
+    return conn.execute(
+        "select * from agentundo.changes where invocation = %s order by change", [id]
+    ).fetchall()
+
+
+def effects(conn: Connection, ids: Sequence[str]) -> list[DictRow]:
+    """Return what left the database under these; nothing to a role that may not know."""
+    if not readable(conn, "effects"):
+        return []
+    return conn.execute(
+        "select * from agentundo.effects where invocation = any (%s) order by id", [list(ids)]
+    ).fetchall()
+
+
+def told_of(conn: Connection, ids: Sequence[str], scope: str | None) -> list[DictRow]:
+    """Return who did what for whom under these ids, the newest first.
+
+    Ids that the role may not be told about are missing.
+    """
+    if readable(conn, "invocations"):
+        query = (
+            "select id, run, step, tool, actor, on_behalf_of, role::text, rows,"
+            " coalesce(last_write_at, created_at) as at from agentundo.invocations"
+            " where id = any (%(ids)s) order by at desc, step desc nulls last, id desc"
+        )
+    else:
+        query = (
+            "select id, run, step, tools[1] as tool, actor, on_behalf_of, null as role, rows,"
+            " last_at as at from agentundo.undoable(%(scope)s, null, %(newest)s)"
+            " where kind = 'invocation' and id = any (%(ids)s)"
+            " order by at desc, step desc nulls last, id desc"
+        )
+    values = {"ids": list(ids), "scope": scope, "newest": _NEWEST}
+    return conn.execute(query.encode(), values).fetchall()
+
+
+def standing_revert(conn: Connection, id: str) -> tuple[str | None, list[str]]:  # noqa: A002
+    """Return the newest revert of an invocation that stands, and all that it took back.
+
+    Raises:
+        InvocationNotFound: there is no such invocation.
+
+    """
+    revert_id = invocation(conn, id)["revert_id"]
+    rows = conn.execute(
+        "select id from agentundo.invocations where revert_id = %s order by created_at desc",
+        [revert_id],
+    )
+    return revert_id, [row["id"] for row in rows]
+
+
+def undo(conn: Connection, function: str, arguments: dict[str, Any]) -> DictRow:
+    """Call ``revert`` or ``redo``; ends when we end.
+
+    A cancel can get lost while the server waits for locks in short turns. So the server looks
+    whether we are still there: it would go on for an answer that nobody reads.
+    """
+    with conn.transaction():
+        with contextlib.suppress(psycopg.Error), conn.transaction():  # not on every platform
+            conn.execute("set local client_connection_check_interval = '500ms'")
+        return call(conn, function, arguments)[0]
+
+
+# Who wrote what stands in the way -----------------------------------------------------------------
+
+
+def add_writers(conn: Connection, conflicts: Sequence[dict[str, Any]]) -> None:
+    """Put under ``by`` who wrote the rows that stand in the way, for the first few of them.
+
+    It holds role, actor, invocation and at; None when the write was not captured.
+    History knows it of tagged writes, and of all writes where a table is tracked with
+    ``capture = 'all'``. What cannot be found out in a few seconds, or not by this role, is left
+    out.
+    """
+    wanted = [
+        conflict
+        for conflict in conflicts
+        if conflict.get("reason") in WRITTEN and conflict.get("key") and conflict.get("relation")
+    ]
+    try:
+        with conn.transaction():
+            conn.execute(f"set local statement_timeout = '{_PATIENCE}'".encode())
+            for conflict in wanted[:_LOOKED_UP]:
+                _add_writer(conn, conflict)
+    except (psycopg.Error, errors.AgentUndoError):
+        return
+
+
+def _add_writer(conn: Connection, conflict: dict[str, Any]) -> None:
+    values = {"relation": conflict["relation"], "key": _json.dumps(conflict["key"], indent=None)}
+    try:
+        with conn.transaction():
+            last = conn.execute(
+                "select h.*, agentundo.row_version(%(relation)s::regclass, %(key)s) as now"
+                " from agentundo.row_history(%(relation)s::regclass, %(key)s) h"
+                " order by change desc limit 1",
+                values,
+            ).fetchone()
+    except pg.QueryCanceled:
+        raise
+    except psycopg.Error:
+        return  # a table that is gone, a key of another shape, no right to look
+    if last is None or last["version"] is None:
+        return
+    gone = conflict["reason"] == "row_deleted"
+    captured = last["operation"] == "delete" if gone else last["version"] == last["now"]
+    if not captured or last["invocation"] == conflict.get("invocation"):
+        conflict["by"] = None
+    else:
+        conflict["by"] = {name: last[name] for name in ("role", "actor", "invocation", "at")}
+
+
+# Tables -------------------------------------------------------------------------------------------
+
+
+def tracked(conn: Connection) -> list[DictRow]:
+    """Return the tracked tables.
+
+    Where the view does not know yet how many images a history holds, because nobody has analyzed
+    it, the server's running count stands in.
+    """
+    return conn.execute(
+        "select t.relation, t.capture, t.history, t.key, t.since,"
+        " coalesce(t.rows, pg_stat_get_live_tuples(c.oid)) as rows, t.bytes, t.health"
+        " from agentundo.tracked t left join (pg_class c"
+        "   join pg_namespace n on n.oid = relnamespace and nspname = 'agentundo_history')"
+        " on t.history in (format('%I.%I', n.nspname, c.relname), quote_ident(c.relname))"
+        " order by t.relation"
+    ).fetchall()
+
+
+def findings(conn: Connection) -> list[DictRow]:
+    """Return what check() finds."""
+    return conn.execute("select * from agentundo.check()").fetchall()
+
+
+# Rows ---------------------------------------------------------------------------------------------
+
+
+def key_columns(conn: Connection, table: str) -> list[str]:
+    """Return the key columns of a table as undo knows them; none where the whole row is its key.
+
+    Raises:
+        psycopg.Error: there is no such table.
+
+    """
+    relation = conn.execute("select %s::regclass::oid as oid", [table]).fetchall()[0]["oid"]
+    rows = conn.execute(
+        "select array(select a.attname::text"
+        "   from unnest(i.indkey) with ordinality k (attnum, place)"
+        "   join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum"
+        "   where k.place <= i.indnkeyatts order by k.place) as columns"
+        " from pg_index i where i.indisprimary"
+        " and i.indrelid = coalesce(pg_partition_root(%(oid)s::oid::regclass), %(oid)s::oid)",
+        {"oid": relation},
+    ).fetchall()
+    if rows or not readable(conn, "tracked"):
+        return list(rows[0]["columns"]) if rows else []
+    rows = conn.execute(
+        "select key from agentundo.tracked where relation::regclass = %s::oid", [relation]
+    ).fetchall()
+    return list(rows[0]["key"]) if rows else []
+
+
+def row_history(conn: Connection, table: str, key: dict[str, Any]) -> list[DictRow]:
+    """Return every captured version of a row, the oldest first."""
+    return conn.execute(
+        "select * from agentundo.row_history(%s::regclass, %s::jsonb)",
+        [table, _json.dumps(key, indent=None)],
+    ).fetchall()
+
+
+# Keeping ------------------------------------------------------------------------------------------
+
+
+def interval(conn: Connection, age: str | None) -> str:
+    """Return an age in the words of the server; None is the setting retention.
+
+    Raises:
+        BadParameter: it is none.
+
+    """
+    if age is None:
+        # Nobody but the owner reads our settings. The function knows its default, and this is it.
+        return _RETENTION
+    try:
+        found = conn.execute("select %s::interval::text as age", [age]).fetchall()[0]["age"]
+    except pg.DataError:
+        raise click.BadParameter(
+            f"{age!r} is no age such as '30 days', '12 hours' or '1 month'.",
+            param_hint="--older-than",
+        ) from None
+    return str(found)
+
+
+def purge(conn: Connection, age: str, *, dry_run: bool) -> DictRow:
+    """Delete history older than an age for good; returns how much."""
+    older_than = None if age == _RETENTION else age
+    with conn.transaction(force_rollback=dry_run):
+        return conn.execute("select * from agentundo.purge(%s::interval)", [older_than]).fetchall()[
+            0
+        ]
+
+
+def erase(
+    conn: Connection, table: str, key: dict[str, Any], reason: str, *, dry_run: bool
+) -> DictRow:
+    """Delete every image of a row for good; returns how many."""
+    with conn.transaction(force_rollback=dry_run):
+        return conn.execute(
+            "select * from agentundo.erase(%s::regclass, %s::jsonb, %s)",
+            [table, _json.dumps(key, indent=None), reason],
+        ).fetchall()[0]
+
+
+def hold(conn: Connection, id: str, reason: str | None, *, dry_run: bool) -> int:  # noqa: A002
+    """Exempt an invocation from purge; None releases it. Returns how many changes that concerns."""
+    with conn.transaction(force_rollback=dry_run):
+        rows = conn.execute("select agentundo.hold(%s, %s) as changes", [id, reason]).fetchall()
+        return int(rows[0]["changes"])

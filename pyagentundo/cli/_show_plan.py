@@ -1,0 +1,244 @@
+"""A plan and its outcome in words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from psycopg.rows import DictRow
+
+from pyagentundo.cli._failures import conflict_lines
+from pyagentundo.cli._plans import ACTS, LEFT, Plan
+from pyagentundo.cli._screen import Screen, printable
+from pyagentundo.cli._tables import count, key_text, moment, value_text
+from pyagentundo.cli._times import duration
+
+#: How many actions are named when there are many.
+_NAMED = 20
+#: Where there is no terminal: from here on each column of a row stands on a line of its own.
+_LONG = 100
+#: The columns of a revert's answer, and what they say was done.
+_DONE = {"rows_updated": "put back", "rows_deleted": "removed", "rows_inserted": "brought back"}
+_TO_DO = {"insert": "bring back", "delete": "remove", "update": "put back"}
+
+
+def show_plan(screen: Screen, plan: Plan, rows: Iterable[DictRow] | None = None) -> None:
+    """Say what an undo would do: who did what, what happens to it, what cannot be undone.
+
+    Args:
+        screen: where.
+        plan: what it is about.
+        rows: all of its rows, to be shown one by one.
+
+    """
+    if not plan.counts:
+        screen.line("Nothing to undo." if not plan.redo else "Nothing to do again.")
+        _effects(screen, plan)
+        return
+    screen.line(_headline(plan), bold=True)
+    screen.line()
+    _actions(screen, plan)
+    _counts(screen, plan)
+    if rows is not None:
+        screen.line()
+        _rows(screen, rows)
+    _effects(screen, plan)
+    _conflicts(screen, plan)
+    screen.line()
+    screen.line(_outlook(plan))
+
+
+def show_outcome(
+    screen: Screen, status: str, result: DictRow, left: Plan | None, redone: str | None
+) -> None:
+    """Say what an undo has done.
+
+    Args:
+        screen: where.
+        status: as it is called here: a redo has words of its own.
+        result: the server's answer, with the invocations that it is about.
+        left: a plan of what was not taken back, if anything.
+        redone: the invocation that was to be done again; None for a revert.
+
+    """
+    ids = result["invocations"]
+    what = printable(redone or (ids[0] if len(ids) == 1 else count(len(ids), "invocation")))
+    written = ", ".join(
+        f"{count(result[column], 'row')} {done}" for column, done in _DONE.items() if result[column]
+    )
+    match status:
+        case "reverted" | "redone":
+            screen.line(f"{status}: {what}, {written or 'no row changed'}", fg="green")
+        case "partially_reverted" | "partially_redone":
+            number = result["rows_skipped"]
+            skipped = f"{count(number, 'row')} left as {'it is' if number == 1 else 'they are'}"
+            line = f"{status.replace('_', ' ')}: {what}, {written or 'no row changed'}, {skipped}"
+            screen.line(line, fg="yellow")
+        case "not_committed":
+            screen.line(f"not committed: {what} is still going on and has written nothing yet")
+        case "already_reverted":
+            screen.line("already reverted: nothing was left to take back")
+        case "nothing_to_redo":
+            screen.line("nothing to redo: no revert of it stands")
+        case _:
+            screen.line("nothing to revert: no write of it was captured")
+    if result["revert_id"]:
+        screen.line(f"revert id: {result['revert_id']}")
+    if status in ("reverted", "partially_reverted"):
+        screen.line(f"take it back: agentundo redo {shlex.quote(printable(ids[0]))}")
+    elif status in ("redone", "partially_redone"):
+        screen.line(f"take it back: agentundo revert {shlex.quote(printable(str(redone)))}")
+    if left is not None:
+        _conflicts(screen, left)
+
+
+def _rows(screen: Screen, rows: Iterable[DictRow]) -> None:
+    """Say what happens to each row, one after the other."""
+    for row in rows:
+        for line in _row_lines(screen, row):
+            screen.line(f"   {line}")
+
+
+def _conflicts(screen: Screen, plan: Plan) -> None:
+    """Name the rows that stand in the way, and those that would be left out."""
+    for status, heading in (("conflict", "In the way"), ("skip", "Left as it is")):
+        total = plan.total(status)
+        if total:
+            screen.line()
+            screen.line(f"{heading}, {count(total, 'row')}:", bold=True, fg="red")
+            found = [one for one in plan.conflicts if one["status"] == status]
+            for line in conflict_lines(found, total):
+                screen.line(f"- {line}", hang=2)
+
+
+def _headline(plan: Plan) -> str:
+    total = len(plan.actions) + plan.more
+    who = sorted({row["actor"] or row["role"] or "somebody" for row in plan.actions})
+    whom = sorted({row["on_behalf_of"] for row in plan.actions if row["on_behalf_of"]})
+    text = f"{'Redo' if plan.redo else 'Undo'} {count(total, 'action')}"
+    if who:
+        text += f" by {_listed(who)}"
+    if whom:
+        text += f" for {_listed(whom)}"
+    return printable(f"{text}:")
+
+
+def _listed(names: list[str]) -> str:
+    shown = names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} others"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+
+
+def _actions(screen: Screen, plan: Plan) -> None:
+    """List the actions, the newest first, each with its rows where there are few."""
+    by_action: dict[str, list[DictRow]] = {}
+    for row in plan.rows or []:
+        by_action.setdefault(row["invocation"], []).append(row)
+    for number, action in enumerate(plan.actions[:_NAMED], start=1):
+        screen.line(f"{number}. {_action(action)}", hang=3)
+        _rows(screen, by_action.pop(action["id"], []))
+    left = len(plan.actions) - _NAMED + plan.more if len(plan.actions) > _NAMED else plan.more
+    if left:
+        screen.line(f"… and {count(left, 'more action', 'more actions')}")
+    # What a redo does stands under the revert that it takes back.
+    for rows in by_action.values():
+        _rows(screen, rows)
+
+
+def _action(action: DictRow) -> str:
+    place = f"step {action['step']} of {action['run']}" if action["run"] else None
+    if action["run"] and not action["step"]:
+        place = f"of {action['run']}"
+    about = ", ".join(filter(None, [action["id"], place, moment(action["at"])]))
+    return printable(f"{action['tool'] or 'a write'} ({about})")
+
+
+def _counts(screen: Screen, plan: Plan) -> None:
+    """Say in numbers what is too much to be listed."""
+    if plan.rows is not None:
+        return
+    screen.line()
+    for one in plan.counts:
+        if one["status"] in ACTS and one["action"] in _TO_DO:
+            screen.line(f"{one['relation']}: {_TO_DO[one['action']]} {count(one['rows'], 'row')}")
+
+
+def _row_lines(screen: Screen, row: DictRow) -> Iterator[str]:
+    """Yield what happens to one row, several lines where columns are many."""
+    key = key_text(row["key"])
+    where = f"{row['relation']} {key}" if key else f"a row of {row['relation']}"
+    if row["status"] == "conflict":
+        yield f"{where}: in the way, {row['reason']}"
+    elif row["status"] == "skip":
+        yield f"{where}: left as it is, {row['reason'] or 'it goes with another row'}"
+    elif row["status"] == "done" or row["action"] == "none":
+        yield f"{where}: is as it was already"
+    elif row["action"] == "update":
+        columns = list(_columns(screen, row))
+        line = f"{where}: {', '.join(columns) or 'put it back'}"
+        if len(columns) > 1 and len(line) > (screen.width or _LONG) - len("   "):
+            yield f"{where}:"
+            yield from (f"  {column}" for column in columns)
+        else:
+            yield line
+    else:
+        values = row["before"] if row["action"] == "insert" else row["after"]
+        yield f"{_TO_DO[row['action']]} {where}{_others(values, row['key'])}"
+
+
+def _columns(screen: Screen, row: DictRow) -> Iterator[str]:
+    """Yield ``column now → then`` for the columns that go back."""
+    now = row["current"] or row["after"] or {}
+    then = row["before"] or {}
+    only = set(row["columns"] or []) if row["status"] == "merge" else None
+    for name, value in then.items():
+        old, new = value_text(now.get(name)), value_text(value)
+        if old != new and (only is None or name in only):
+            yield f"{printable(name)} {old} {screen.arrow} {new}"
+
+
+def _others(values: dict[str, Any] | None, key: dict[str, Any] | None) -> str:
+    """Return a row's other columns, so that a person knows which row it is."""
+    rest = {
+        name: value
+        for name, value in (values or {}).items()
+        if value is not None and name not in (key or {})
+    }
+    return f" ({key_text(rest)})" if rest else ""
+
+
+def _effects(screen: Screen, plan: Plan) -> None:
+    """Tell what left the database; a remedy is named and never performed."""
+    elsewhere = [one for one in plan.effects if one["kind"] == "compensate"]
+    never = [one for one in plan.effects if one["kind"] != "compensate"]
+    for heading, effects in (
+        ("Cannot be undone:", never),
+        ("To be undone elsewhere, this does not do it:", elsewhere),
+    ):
+        if effects:
+            screen.line()
+            screen.line(heading, bold=True, fg="yellow")
+        for effect in effects:
+            screen.line(f"- {_effect(effect)}", hang=2)
+
+
+def _effect(effect: DictRow) -> str:
+    parts = [
+        effect["summary"],
+        "nobody said whether it can be" if effect["kind"] == "unknown" else None,
+        effect["side_effect"],
+        effect["cost"] and f"costs {effect['cost']}",
+        effect["undo_by"] and f"until {moment(effect['undo_by'])}",
+        effect["remedy"] and f"remedy: {effect['remedy']}",
+    ]
+    return printable(": ".join(filter(None, [effect["name"], "; ".join(filter(None, parts))])))
+
+
+def _outlook(plan: Plan) -> str:
+    rows = count(plan.total(*ACTS), "row")
+    tables = count(len(plan.tables), "table")
+    if plan.is_refused:
+        return "Nothing would be changed, because of the rows in the way."
+    if not plan.total(*ACTS):
+        return "No row would be changed." if plan.total(*LEFT) else "All rows are as they were."
+    return f"{rows} in {tables}, {duration(plan.seconds)}."

@@ -1,0 +1,176 @@
+"""``exec``."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import UUID
+
+import click
+from psycopg.conninfo import conninfo_to_dict
+
+from pyagentundo import dsn as dsns
+from pyagentundo.cli import _queries
+from pyagentundo.cli._connection import connect, connected
+from pyagentundo.cli._failures import complain
+from pyagentundo.cli._options import chosen_dsn, dry_run_option, dsn_option
+from pyagentundo.cli._screen import Screen, printable
+from pyagentundo.cli._tables import count
+
+#: What a shell answers when there is no such program, or it cannot be run.
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+#: libpq's variables that say where a database is; with any of them a program has an address.
+_ADDRESS = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE")
+_FROM_DSN = {
+    "host": "PGHOST",
+    "hostaddr": "PGHOSTADDR",
+    "port": "PGPORT",
+    "dbname": "PGDATABASE",
+    "user": "PGUSER",
+    "password": "PGPASSWORD",
+    "passfile": "PGPASSFILE",
+    "service": "PGSERVICE",
+    "sslmode": "PGSSLMODE",
+    "sslrootcert": "PGSSLROOTCERT",
+    "sslcert": "PGSSLCERT",
+    "sslkey": "PGSSLKEY",
+    "channel_binding": "PGCHANNELBINDING",
+}
+
+
+@click.command("exec", context_settings={"allow_interspersed_args": False})
+@click.option("--run", help="The run that this belongs to.")
+@click.option("--actor", help="The agent.")
+@click.option("--for", "on_behalf_of", help="The person for whom it acts.")
+@click.option("--tool", help="What to call it. [default: the program's name]")
+@click.option("--scope", help="The tenant, campaign or project.")
+@dsn_option
+@dry_run_option("Print the environment and the command, run nothing.")
+@click.argument("command", nargs=-1, required=True, metavar="COMMAND...")
+def exec_(
+    run: str | None,
+    actor: str | None,
+    on_behalf_of: str | None,
+    tool: str | None,
+    scope: str | None,
+    dry_run: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Run a program and capture what it writes, under a fresh id.
+
+    The tag travels in PGOPTIONS, which libpq reads: psql, psycopg, psycopg2, node-postgres with
+    native bindings and most others. It does not pass a pooler such as PgBouncer, and drivers with a
+    protocol of their own (JDBC, asyncpg, pgx) do not read it. At the end it says what was captured
+    and how to take it back.
+
+    A program that has no address of its own in PGHOST, PGDATABASE and the like is given that of
+    --dsn or of the environment.
+
+    The exit code is the program's; 127 if there is none, 126 if it cannot be run, 128 and its
+    number for a signal.
+
+    \b
+    Examples:
+      agentundo exec -- psql -f fix.sql
+      agentundo exec --run nightly --actor tidy-bot -- python tidy.py --all
+    """
+    invocation = str(_uuid7())
+    settings = {
+        "agent.invocation": invocation,
+        "agent.run": run,
+        "agent.tool": tool or Path(command[0]).name,
+        "agent.actor": actor,
+        "agent.on_behalf_of": on_behalf_of,
+        "agent.scope": scope,
+    }
+    with connected():
+        pass  # nothing runs that could not be captured
+    variables = _variables({name: value for name, value in settings.items() if value})
+    if dry_run:
+        shown = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+        hidden = [line for line in shown if not line.startswith("PGPASSWORD=")]
+        click.echo(" ".join([*hidden, shlex.join(command)]))
+        return
+    code = _run(command, {**os.environ, **variables})
+    if code is None:
+        complain(f"{command[0]!r} is no program that can be run here.", [], None)
+        code = _NOT_FOUND if shutil.which(command[0], os.F_OK) is None else _NOT_EXECUTABLE
+    else:
+        _report(invocation, scope, command[0], code)
+    click.get_current_context().exit(code)
+
+
+def _variables(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that make libpq tag a connection."""
+    options = [os.environ.get("PGOPTIONS", "")]
+    options += [f"-c {name}={_escaped(value)}" for name, value in settings.items()]
+    found = {"PGOPTIONS": " ".join(options).strip()}
+    if any(os.environ.get(name) for name in _ADDRESS):
+        return found
+    text, source = dsns.choose(chosen_dsn())
+    address = conninfo_to_dict(dsns.normalise(text, source=source))
+    for keyword, variable in _FROM_DSN.items():
+        if address.get(keyword) not in (None, ""):
+            found[variable] = str(address[keyword])
+    return found
+
+
+def _escaped(value: str) -> str:
+    """Return a value as it stands in PGOPTIONS, where white space separates."""
+    return "".join(f"\\{one}" if one.isspace() or one == "\\" else one for one in value)
+
+
+def _run(command: tuple[str, ...], environment: dict[str, str]) -> int | None:
+    """Run a program on our own streams.
+
+    Returns its exit code, or 128 and the signal's number; None when it could not be started.
+    """
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError:
+        return None
+    # Ctrl-C reaches it too; how it ends is its own affair, and we still tell what it wrote.
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, former)
+    return 128 - code if code < 0 else code
+
+
+def _report(invocation: str, scope: str | None, program: str, code: int) -> None:
+    """Say on stderr what was captured, and how to take it back."""
+    screen = Screen.of(err=True)
+    with connect(chosen_dsn()) as conn:
+        found = _queries.told_of(conn, [invocation], scope)
+        changes = _queries.changes(conn, invocation) if _queries.readable(conn, "changes") else []
+    ended = f"{printable(Path(program).name)} ended with {code}"
+    if not found:
+        screen.line(f"{ended}. Nothing was captured under {invocation}.")
+        screen.line(
+            "  It wrote to no tracked table, or its driver does not read PGOPTIONS, or a pooler is"
+            " in between."
+        )
+        return
+    rows = count(found[0]["rows"], "row")
+    screen.line(f"{ended}. Captured under {invocation}: {rows}")
+    for change in changes:
+        screen.line(f"  {change['operation']} {change['relation']}: {count(change['rows'], 'row')}")
+    screen.line(f"take it back: agentundo revert {invocation}")
+
+
+def _uuid7() -> UUID:
+    """Return an id that sorts by time: RFC 9562, version 7."""
+    value = time.time_ns() // 1_000_000 << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
+
+
+COMMANDS = [exec_]

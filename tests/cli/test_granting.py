@@ -1,0 +1,144 @@
+"""``grant``, and what roles are told when they lack something."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.cli.conftest import Run, loaded
+from tests.conftest import Connection, MakeRole
+
+
+@pytest.mark.parametrize("kind", ["app", "agent", "operator", "approver", "auditor"])
+def test_grant_prints_or_applies(db: Connection, cli: Run, make_role: MakeRole, kind: str) -> None:
+    role = make_role()
+    member = f"select pg_has_role('{role}', 'agentundo_{kind}', 'member')".encode()
+    assert cli("grant", role, "--as", kind).stdout == f'grant "agentundo_{kind}" to "{role}";\n'
+    assert db.execute(member).fetchone() == (False,)
+    answer = loaded(cli("grant", role, "--as", kind, "--apply", "--json"))
+    assert answer == {
+        "role": role,
+        "as": kind,
+        "sql": f'grant "agentundo_{kind}" to "{role}";',
+        "already": False,
+        "applied": True,
+    }
+    assert db.execute(member).fetchone() == (True,)
+    said = cli("grant", role, "--as", kind, "--apply").stdout
+    assert said == f"already: {role} is a member of agentundo_{kind}\n"
+    said = cli("grant", role, "--as", kind).stdout
+    assert said == f"already: {role} is a member of agentundo_{kind}\n"
+
+
+def test_grant_applied_says_so(db: Connection, cli: Run, make_role: MakeRole) -> None:
+    role = make_role()
+    said = cli("grant", role, "--as", "auditor", "--apply").stdout
+    assert said == f'granted: grant "agentundo_auditor" to "{role}";\n'
+
+
+def test_grant_warns_of_what_does_not_go_together(
+    db: Connection, cli: Run, make_role: MakeRole
+) -> None:
+    root = make_role("superuser")
+    said = cli("grant", root, "--as", "agent").stderr
+    assert f"note: {root} is a superuser: it can switch capture off and erase history." in said
+    operator = make_role(member_of="agentundo_operator")
+    said = cli("grant", operator, "--as", "agent").stderr
+    assert f"note: {operator} is an agent and an operator, and counts as an operator." in said
+    agent = make_role(member_of="agentundo_agent")
+    assert "counts as an operator" in cli("grant", agent, "--as", "operator").stderr
+    assert cli("grant", agent, "--as", "app").stderr == ""
+
+
+def test_grant_to_nobody_and_by_nobody(
+    db: Connection, dsn: str, cli: Run, make_role: MakeRole
+) -> None:
+    result = cli("grant", "nobody's", "--as", "app", code=1)
+    assert 'error: There is no role "nobody\'s".' in result.stderr
+    operator = make_role(member_of="agentundo_operator")
+    other = make_role()
+    as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=operator))
+    result = cli("grant", other, "--as", "agent", "--apply", *as_role, code=1)
+    assert result.stdout == ""
+    assert "error: " in result.stderr
+    assert (
+        "  hint: To grant agentundo_agent one has to be a superuser or have it WITH ADMIN OPTION.\n"
+    ) in result.stderr
+    db.execute("alter role agentundo_approver rename to agentundo_approver_gone")
+    try:
+        result = cli("grant", other, "--as", "approver", code=1)
+    finally:
+        db.execute("alter role agentundo_approver_gone rename to agentundo_approver")
+    assert "There is no role agentundo_approver" in result.stderr
+    assert 'Run "agentundo upgrade" as a superuser or a role with CREATEROLE.' in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        (["log"], "auditor or operator"),
+        (["show", "call-1"], "auditor or operator"),
+        (["status"], "auditor or operator"),
+        (["doctor"], "auditor or operator"),
+        (["events"], "auditor or operator"),
+        (["plan", "call-1"], "auditor, operator or app"),
+        (["diff", "call-1"], "auditor, operator or app"),
+        (["history", "public.deals", "D-881"], "auditor, operator or app"),
+        (["revert", "call-1"], "operator, or app with --scope and --by"),
+        (["redo", "call-1"], "operator, or app with --scope and --by"),
+        (["track", "public.deals"], "operator, and has to own the table"),
+        (["untrack", "public.deals"], "operator, and has to own the table"),
+        (["sync"], "operator"),
+        (["purge", "--yes"], "operator"),
+        (["erase", "public.deals", "1", "--reason", "r", "--yes"], "operator"),
+        (["hold", "call-1", "--reason", "r"], "operator"),
+        (["exec"], "app or agent"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_role_without_rights_is_told_which_it_needs(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole, command: list[str], needs: str
+) -> None:
+    role = make_role()
+    as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
+    words = [*command, *as_role, *(["true"] if command == ["exec"] else [])]
+    result = cli(*words, code=1)
+    first = needs.partition(" ")[0].strip(",")
+    assert result.stderr == (
+        "error: permission denied for schema agentundo\n"
+        f"  hint: For {command[0]} a role has to be {needs}. Whoever installed agentundo can run:"
+        f" agentundo grant {role} --as {first} --apply\n"
+    )
+
+
+def test_an_app_is_told_what_is_not_for_it(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole
+) -> None:
+    role = make_role(member_of="agentundo_app")
+    as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
+    result = cli("log", *as_role, code=1)
+    assert "permission denied for view invocations" in result.stderr
+    assert "For log a role has to be auditor or operator." in result.stderr
+    result = cli("revert", "call-1", *as_role, code=5)
+    assert "error: the application must say who reverts\n" in result.stderr
+    assert "  hint: Say whose decision this is: --by PERSON.\n" in result.stderr
+    result = cli("diff", "call-1", *as_role, code=5)
+    assert f"Grant SELECT on public.deals, or on some of its columns, to {role}." in result.stderr
+
+
+def test_agents_read_and_revert_nothing(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole
+) -> None:
+    role = make_role(member_of="agentundo_agent")
+    as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
+    for command in (["plan", "call-1"], ["revert", "call-1", "--by", "me"], ["log"]):
+        assert "permission denied" in cli(*command, *as_role, code=1).stderr
+    deals.execute(f"grant agentundo_app to {role}")
+    result = cli("diff", "call-1", *as_role, code=5)
+    assert (
+        'hint: Run "agentundo grant ROLE --as auditor --apply" as a role that may' in result.stderr
+    )
+    result = cli("revert", "call-1", "--by", "me", *as_role, code=5)
+    assert (
+        'Use a role that was granted it with "agentundo grant ROLE --as operator"' in result.stderr
+    )

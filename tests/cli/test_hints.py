@@ -1,0 +1,77 @@
+"""The server's hints in the words of the command line: nobody is told to call a function."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from pyagentundo._sql import SqlFiles
+from pyagentundo.cli._hints import missing_right, spoken
+
+#: What has no command of its own and stays SQL.
+_ONLY_SQL = re.compile(r"agentundo\.(set_scope_owner|set_trigger|tag|record_invocation)\(")
+_SPEAKS_SQL = re.compile(r"agentundo\.\w+\(|\w+ => ")
+
+
+@pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        ('Run "select agentundo.sync()".', 'Run "agentundo sync".'),
+        (
+            "Run \"select agentundo.sync('public.t')\" as a role that may, then repeat the write.",
+            'Run "agentundo sync public.t" as a role that may, then repeat the write.',
+        ),
+        (
+            'As the owner run "select agentundo.track(\'"My CRM"."it\'\'s"\')" again.',
+            'As the owner run "agentundo track \'"My CRM"."it\'"\'"\'s"\'" again.',
+        ),
+        (
+            "Run \"select agentundo.untrack('public.t', false)\" and"
+            " \"select agentundo.track('public.t')\".",
+            'Run "agentundo untrack public.t --drop-history" and "agentundo track public.t".',
+        ),
+        (
+            "Run \"select agentundo.untrack('t', keep_history => false)\".",
+            'Run "agentundo untrack t --drop-history".',
+        ),
+        ("Begin a new transaction and call revert again.", "Run the command again."),
+        ("Call revert again.", "Run the command again."),
+        ("Something else.", "Something else."),
+    ],
+)
+def test_calls_become_commands(hint: str, said: str) -> None:
+    assert spoken(hint) == said
+
+
+def test_no_hint_stays_no_hint() -> None:
+    assert spoken(None, "log") is None
+    assert missing_right("sql") is None
+    assert missing_right(None) is None
+
+
+def hints() -> Iterator[str]:
+    """Yield the literals of the SQL files that a person could be told, as they come out."""
+    for path in SqlFiles().files():
+        for line in path.read_text().splitlines():
+            text = line.strip()
+            if text.startswith("--") or (text.startswith("'") and text.endswith("';")):
+                continue  # comments, and what COMMENT ON says of functions
+            for literal in re.findall(r"'((?:[^']|'')*)'", line):
+                text = literal.replace("''", "'")
+                # Sentences, not names or pieces of statements.
+                if re.search(r"[a-z] [a-z]+ [a-z]", text) and text[:1].isupper():
+                    yield text.replace("%1$L", "'public.t'").replace("%L", "'public.t'")
+
+
+def test_there_are_hints_to_look_at() -> None:
+    assert sum(1 for _ in hints()) > 50
+
+
+@pytest.mark.parametrize("hint", sorted(set(filter(_SPEAKS_SQL.search, hints()))))
+def test_no_hint_of_the_server_speaks_sql_here(hint: str) -> None:
+    said = spoken(hint)
+    assert said is not None
+    left = [found[0] for found in _SPEAKS_SQL.finditer(said)]
+    assert all(_ONLY_SQL.match(call) or call.startswith("again") for call in left), said

@@ -1,0 +1,180 @@
+"""``install``, ``upgrade``, ``uninstall``, ``sql``; databases without agentundo or with another."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from pyagentundo import __version__
+from pyagentundo.cli import main
+from tests.cli.conftest import Run
+from tests.conftest import Connection, MakeRole
+from tests.support.terminal import as_program, on_terminal
+
+pytestmark = pytest.mark.core
+
+NEXT = "0 tables tracked: nothing is captured yet. Next: agentundo track TABLE\n"
+
+
+def test_install_upgrade_uninstall(bare_dsn: str, cli: Run) -> None:
+    to = ("--dsn", bare_dsn)
+    assert "create table agentundo._home" in cli("install", "--dry-run", *to).stdout
+    installed = f"agentundo {__version__} (schema version 1)\n"
+    assert cli("install", *to).stdout == f"installed: {installed}{NEXT}"
+    assert cli("install", *to).stdout == f"unchanged: {installed}{NEXT}"
+    assert cli("install", "--dry-run", *to).stdout == "-- nothing to do\n"
+    assert cli("upgrade", *to).stdout == f"re-applied: {installed}"
+    assert cli("uninstall", "--yes", *to).stdout == f"removed: {installed}"
+
+
+def test_install_over_kept_history(deals: Connection, cli: Run) -> None:
+    cli("uninstall", "--keep-history", "--yes")
+    assert "agentundo is not installed" in cli("log", code=4).stderr
+    assert cli("install").stdout.endswith(NEXT)
+    cli("track", "public.deals", "public.meetings")
+    assert cli("install").stdout.endswith("2 tables tracked. Next: agentundo doctor\n")
+    cli("revert", "call-1")
+    row = deals.execute("select stage from public.deals where id = 'D-881'").fetchone()
+    assert row == ("Qualified",)
+
+
+def test_uninstall_asks_on_a_terminal(db: Connection, dsn: str) -> None:
+    refused = on_terminal("uninstall", "--dsn", dsn, answer="n")
+    assert refused.code == 1
+    question = f'Remove agentundo from database "{db.info.dbname}"'
+    assert question in refused.text
+    assert "all that was captured is lost and can no longer be undone" in " ".join(
+        refused.text.split()
+    )
+    assert "Nothing was changed." in refused.text
+    assert db.execute("select agentundo.version()").fetchone() == (__version__,)
+    kept = on_terminal("uninstall", "--keep-history", "--dsn", dsn, answer="y")
+    assert kept.code == 0
+    assert "(what was captured stays, nothing more is)" in " ".join(kept.text.split())
+    assert db.execute("select count(*) from agentundo._tracked").fetchone() == (0,)
+
+
+def test_uninstall_without_a_terminal_wants_yes(db: Connection, dsn: str) -> None:
+    for options in ([], ["--keep-history"]):
+        result = as_program("uninstall", *options, "--dsn", dsn)
+        assert result.returncode == 2
+        assert "There is no terminal to ask on; --yes says yes beforehand." in result.stderr
+        assert db.execute("select agentundo.version()").fetchone() == (__version__,)
+    assert as_program("uninstall", "--yes", "--dsn", dsn).returncode == 0
+
+
+def test_sql_needs_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTUNDO_DATABASE_URL", "postgresql://nowhere.invalid/x")
+    result = CliRunner().invoke(main, ["sql"])
+    assert result.stdout.startswith(f"-- pyagentundo {__version__}")
+    assert result.stdout.endswith("commit;\n")
+
+
+def test_missing_rights_say_what_to_grant(
+    bare_dsn: str, dsn: str, cli: Run, make_role: MakeRole
+) -> None:
+    role = make_role()
+    result = cli("install", "--dsn", psycopg.conninfo.make_conninfo(bare_dsn, user=role), code=1)
+    name = psycopg.conninfo.conninfo_to_dict(bare_dsn)["dbname"]
+    assert result.stderr == (
+        f"error: permission denied for database {name}. Nothing was changed.\n"
+        "  hint: The installing role needs CREATE on the database. Its owner or a superuser can"
+        f" run: grant create on database {name} to {role};\n"
+    )
+    result = cli("upgrade", "--dsn", psycopg.conninfo.make_conninfo(dsn, user=role), code=1)
+    assert (
+        "  hint: agentundo is in this database already: run it as the role that installed it, or as"
+        " a superuser.\n"
+    ) in result.stderr
+
+
+def test_an_app_may_look_whether_all_is_up_to_date(dsn: str, cli: Run, make_role: MakeRole) -> None:
+    role = make_role(member_of="agentundo_app")
+    result = cli("install", "--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
+    assert result.stdout == f"unchanged: agentundo {__version__} (schema version 1)\n"
+
+
+def test_what_the_role_may_not_create_is_said(bare_dsn: str, cli: Run, make_role: MakeRole) -> None:
+    role = make_role()
+    with psycopg.connect(bare_dsn, autocommit=True) as conn:
+        conn.execute(f"grant create on database {conn.info.dbname} to {role}".encode())
+    result = cli("install", "--dsn", psycopg.conninfo.make_conninfo(bare_dsn, user=role))
+    assert f"note: {role} may not create event triggers" in result.stderr
+    assert 'run "agentundo sync" after every migration' in result.stderr
+    assert (
+        "agentundo.sync()" not in result.stderr.partition("followed only by")[2].partition("(")[2]
+    )
+
+
+# Versions -----------------------------------------------------------------------------------------
+
+
+def test_not_installed_is_4(bare_dsn: str, cli: Run) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(bare_dsn)["dbname"]
+    for command in (
+        ["log"], ["status"], ["upgrade"], ["uninstall"], ["uninstall", "--yes"], ["revert", "x"],
+        ["plan", "x"], ["redo", "x"], ["track", "t"], ["untrack", "t"], ["sync"], ["doctor"],
+        ["exec", "true"], ["show", "x"], ["diff", "x"], ["history", "t", "1"], ["events"],
+        ["events", "--follow"], ["purge", "--yes"], ["erase", "t", "1", "--reason", "r", "--yes"],
+        ["hold", "x", "--release"], ["grant", "x", "--as", "app"],
+    ):  # fmt: skip
+        result = (
+            cli(*command, "--dsn", bare_dsn, code=4)
+            if command != ["exec", "true"]
+            else cli("exec", "--dsn", bare_dsn, "true", code=4)
+        )
+        assert result.stdout == ""
+        assert result.stderr == (
+            f'error: agentundo is not installed in database "{name}".\n'
+            "  hint: Run: agentundo install\n"
+        )
+
+
+def test_an_older_client_is_4(db: Connection, cli: Run) -> None:
+    db.execute("update agentundo._home set min_client = '99'")
+    for command in ("log", "revert", "plan"):
+        result = cli(command, "--run", "r", code=4)
+        assert (
+            f"This is pyagentundo {__version__}; the database needs 99 or later." in result.stderr
+        )
+        assert "Run: pip install --upgrade pyagentundo" in result.stderr
+
+
+def test_an_older_schema_is_4(db: Connection, cli: Run) -> None:
+    db.execute("update agentundo._home set schema_version = 0")
+    result = cli("log", code=4)
+    assert "The database has schema version 0; this pyagentundo needs 1 or later." in result.stderr
+    assert "hint: Run: agentundo upgrade" in result.stderr
+
+
+def test_a_newer_schema_works_but_is_not_upgraded(deals: Connection, cli: Run) -> None:
+    deals.execute("update agentundo._home set schema_version = 7")
+    cli("log")
+    assert cli("install").stdout.startswith("unchanged: ")
+    result = cli("upgrade", code=4)
+    assert "newer than this package's" in result.stderr
+    assert "hint: Run: pip install --upgrade pyagentundo" in result.stderr
+
+
+# Where the database is ----------------------------------------------------------------------------
+
+
+def test_broken_dsn_is_1(cli: Run) -> None:
+    result = cli("--dsn", "postgresql://u:s3cret@127.0.0.1:1/x", "log", code=1)
+    assert 'database "x" on 127.0.0.1:1' in result.stderr
+    assert "s3cret" not in result.output
+
+
+def test_dsn_counts_before_and_after_the_command(dsn: str, bare_dsn: str, cli: Run) -> None:
+    cli("--dsn", bare_dsn, "log", code=4)
+    cli("log", "--dsn", bare_dsn, code=4)
+    cli("--dsn", bare_dsn, "log", "--dsn", dsn)
+
+
+def test_without_libpq_it_says_what_to_install() -> None:
+    result = as_program("log", PSYCOPG_IMPL="c")
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: PostgreSQL's client library libpq is missing (")
+    assert 'hint: Run: pip install "psycopg[binary]"' in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,83 @@
+"""``purge``, ``erase`` and ``hold``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Run, loaded, writes
+from tests.conftest import Connection
+from tests.support.terminal import as_program, on_terminal
+
+pytestmark = pytest.mark.core
+
+
+def images(db: Connection) -> int:
+    """Count the row images in all histories."""
+    histories = db.execute("select history from agentundo.tracked").fetchall()
+    counts = [db.execute(f"select count(*) from {name}".encode()) for (name,) in histories]
+    return sum(row[0] for count in counts for row in count)
+
+
+def test_purge(deals: Connection, cli: Run) -> None:
+    assert cli("purge", "--yes").stdout == (
+        "purged: 0 invocations, 0 changes, 0 row images older than the setting retention\n"
+    )
+    dry = cli("purge", "--older-than", "0 seconds", "--dry-run")
+    expected = "purged: 2 invocations, 2 changes, 3 row images older than 00:00:00\n"
+    assert (dry.stdout, dry.stderr) == (expected, "note: dry run: rolled back\n")
+    assert images(deals) == 3
+    gone = loaded(cli("purge", "--older-than", "0 seconds", "--yes", "--json"))
+    assert gone == {"invocations": 2, "changes": 2, "images": 3}
+    assert images(deals) == 0
+    result = cli("revert", "call-1", code=1)
+    assert "can no longer be undone: its history was purged on" in result.stderr
+    assert 'or exempt an invocation with "agentundo hold".' in result.stderr
+
+
+def test_purge_of_an_age_below_nothing(deals: Connection, cli: Run) -> None:
+    assert "is not an age" in cli("purge", "--older-than", "-1 day", "--yes", code=1).stderr
+
+
+def test_what_is_for_good_is_asked_or_refused(deals: Connection, dsn: str) -> None:
+    erase = ["erase", "public.deals", "D-881", "--reason", "request 7"]
+    for command, question in (
+        (["purge", "--older-than", "0 s"], "Delete history older than 00:00:00 for good?"),
+        (["purge"], "Delete history older than the setting retention for good?"),
+        (erase, "Erase the history of public.deals id=D-881 for good?"),
+    ):
+        result = as_program(*command, "--dsn", dsn)
+        assert result.returncode == 2
+        assert f"{question} There is no terminal to ask on" in result.stderr
+        session = on_terminal(*command, "--dsn", dsn, answer="n")
+        assert session.code == 1
+        assert f"{question} [y/N]: n\nNothing was changed.\n" in session.text
+    assert images(deals) == 3
+    assert on_terminal(*erase, "--dsn", dsn, answer="y").code == 0
+    assert images(deals) == 1
+
+
+def test_erase(deals: Connection, cli: Run) -> None:
+    dry = cli("erase", "public.deals", "D-881", "--reason", "request 7", "--dry-run")
+    assert dry.stdout == "erased: 2 row images, 0 inputs\n"
+    assert images(deals) == 3
+    answer = cli("erase", "public.deals", "id=D-881", "--reason", "request 7", "--yes", "--json")
+    assert loaded(answer) == {"images": 2, "inputs": 0}
+    assert images(deals) == 1
+    said = cli("erase", "public.deals", "D-881", "--reason", "request 7", "--yes")
+    assert said.stdout == "erased: 0 row images, 0 inputs\n"
+    assert "note: nothing was captured under this key" in said.stderr
+    assert "erased" in cli("plan", "call-1", code=3).stdout
+
+
+def test_hold_and_release(deals: Connection, cli: Run) -> None:
+    assert cli("hold", "call-1", "--reason", "incident").stdout == "held: call-1, 1 change\n"
+    gone = loaded(cli("purge", "--older-than", "0 s", "--yes", "--json"))
+    assert gone["invocations"] == 1
+    answer = loaded(cli("hold", "call-1", "--release", "--json"))
+    assert answer == {"invocation": "call-1", "held": None, "changes": 1}
+    assert "there is no invocation 'nobody'" in cli("hold", "nobody", "--release", code=1).stderr
+    gone = loaded(cli("purge", "--older-than", "0 s", "--yes", "--json"))
+    assert gone["invocations"] == 1
+    writes(deals, "call-3", "update public.deals set amount = 1")
+    said = cli("hold", "call-3", "--release").stdout
+    assert said == "released: call-3, 1 change\n"

@@ -1,0 +1,252 @@
+"""``plan``: what a revert would do, in words and for programs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.cli.conftest import TABLES, Run, loaded, writes
+from tests.conftest import Connection
+from tests.support.state import assert_same, snapshot
+
+pytestmark = pytest.mark.core
+
+
+def lines(text: str) -> list[str]:
+    """Return the lines with times taken out: those differ."""
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", text)
+    return re.sub(r"less than a second|about \d+ s", "DURATION", text).splitlines()
+
+
+def test_the_voice_of_a_plan(deals: Connection, cli: Run) -> None:
+    deals.execute(
+        "select agentundo.record_effect('call-2', 'Email to buyer@globex.com', 'none',"
+        "   'delivered to external recipients', remedy => 'send a correction email'),"
+        " agentundo.record_effect('call-2', 'calendar', 'compensate', 'Kickoff on Nov 4',"
+        "   undo_by => '2030-01-02 03:04:05+00', cost => '$2.50',"
+        "   side_effect => 'attendees get a cancellation notice'),"
+        " agentundo.record_effect('call-1', 'payment')"
+    )
+    before = snapshot(deals, *TABLES)
+    assert lines(cli("plan", "--run", "run-42").stdout) == [
+        "Undo 2 actions by sales-bot for Dana:",
+        "",
+        "1. crm (call-2, step 2 of run-42, TIME)",
+        "   remove public.meetings id=1 (deal=D-881, title=Kickoff)",
+        "2. crm (call-1, step 1 of run-42, TIME)",
+        "   public.deals id=D-881: stage Won → Qualified",
+        "",
+        "Cannot be undone:",
+        "- Email to buyer@globex.com: delivered to external recipients; remedy: send a correction"
+        " email",
+        "- payment: nobody said whether it can be",
+        "",
+        "To be undone elsewhere, this does not do it:",
+        "- calendar: Kickoff on Nov 4; attendees get a cancellation notice; costs $2.50;"
+        " until TIME",
+        "",
+        "2 rows in 2 tables, DURATION.",
+    ]
+    assert_same(before, snapshot(deals, *TABLES))
+
+
+def test_rows_that_come_back_and_numbers_as_the_database_shows_them(
+    deals: Connection, cli: Run
+) -> None:
+    deals.execute(
+        "create table public.sums (id numeric primary key, big numeric, small numeric, note text);"
+        "insert into public.sums values (1.00, 12345678901234567890.10, 0.000000010, '');"
+        "select agentundo.track('public.sums')"
+    )
+    writes(deals, "call-3", "delete from public.sums", "update public.deals set amount = 1000")
+    said = cli("plan", "call-3").stdout
+    brought = 'id=1.00 (big=12345678901234567890.10, note="", small=0.000000010)'
+    assert f"   bring back public.sums {brought}\n" in said
+    assert "   public.deals id=D-881: amount 1000.00 → 10.00\n" in said
+    for rows in (
+        cli("plan", "call-3", "--rows", "--json").stdout,
+        cli("diff", "call-3", "--json").stdout,
+    ):
+        for exact in ("12345678901234567890.10", "0.000000010", "1000.00", "10.00"):
+            assert re.search(rf": {re.escape(exact)}[,\n]", rows), rows
+    assert '"id": 1.00\n' in cli("plan", "call-3", "--rows", "--json").stdout
+
+
+def test_a_large_plan_counts(deals: Connection, cli: Run) -> None:
+    writes(
+        deals,
+        "call-3",
+        "insert into public.deals select 'X-' || i, 'New', i from generate_series(1, 3000) i",
+        "update public.deals set stage = 'Lost' where id like 'D-%'",
+    )
+    said = cli("plan", "call-3").stdout
+    assert "public.deals: remove 3,000 rows\npublic.deals: put back 2 rows\n" in said
+    assert "X-17" not in said
+    assert "\n3,002 rows in 1 table, " in said
+    every = cli("plan", "call-3", "--rows").stdout
+    assert every.count("   remove public.deals id=X-") == 3000
+    rows = loaded(cli("plan", "call-3", "--rows", "--json"))
+    assert len(rows) == 3002
+
+
+def test_many_actions_are_not_all_named(deals: Connection, cli: Run) -> None:
+    for number in range(30):
+        writes(
+            deals,
+            f"loop-{number}",
+            "update public.deals set amount = amount + 1",
+            run="loop",
+            step=number + 1,
+            person=f"person {number % 5}",
+        )
+    said = lines(cli("plan", "--run", "loop").stdout)
+    assert said[0] == "Undo 30 actions by sales-bot for person 0, person 1 and 3 others:"
+    assert "20. crm (loop-10, step 11 of loop, TIME)" in said
+    assert "… and 10 more actions" in said
+
+
+def test_a_wide_row_stands_in_lines(deals: Connection, cli: Run) -> None:
+    deals.execute(
+        "create table public.notes (id int primary key, a text, b text);"
+        "insert into public.notes values (1, repeat('a', 40), repeat('b', 40));"
+        "select agentundo.track('public.notes')"
+    )
+    writes(deals, "call-3", "update public.notes set a = repeat('x', 40), b = repeat('y', 40)")
+    assert lines(cli("plan", "call-3").stdout)[3:6] == [
+        "   public.notes id=1:",
+        f"     a {'x' * 40} → {'a' * 40}",
+        f"     b {'y' * 40} → {'b' * 40}",
+    ]
+
+
+def test_nothing_to_undo(deals: Connection, cli: Run) -> None:
+    cli("revert", "call-1")
+    assert cli("plan", "call-1").stdout == "Nothing to undo.\n"
+    assert loaded(cli("plan", "call-1", "--json")) == []
+    assert loaded(cli("plan", "call-1", "--rows", "--json")) == []
+
+
+def test_rows_that_are_as_they_were(deals: Connection, cli: Run) -> None:
+    writes(deals, "call-3", "update public.deals set stage = 'Lost' where id = 'D-882'")
+    deals.execute("update public.deals set stage = 'New' where id = 'D-882'")
+    said = cli("plan", "call-3", "--on-conflict", "force").stdout
+    assert "All rows are as they were.\n" in said or "1 row in 1 table" in said
+
+
+# What stands in the way ---------------------------------------------------------------------------
+
+
+def test_a_conflict_names_who_and_when_where_history_knows(deals: Connection, cli: Run) -> None:
+    deals.execute("select agentundo.track('public.deals', 'all')")
+    deals.execute("update public.deals set stage = 'Negotiation' where id = 'D-881'")
+    said = cli("plan", "--run", "run-42", code=3).stdout
+    who = deals.info.user
+    assert "   public.deals id=D-881: in the way, row_changed\n" in said
+    assert re.search(
+        r"\nIn the way, 1 row:\n- public\.deals \(id=D-881\): row_changed \[stage\] - changed since"
+        rf" by {who} at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\n\nNothing would be changed, because of"
+        r" the rows in the way\.\nAdd --merge ",
+        said,
+    )
+    (conflicting,) = [r for r in loaded(cli("plan", "call-1", "--json", code=3)) if r["conflicts"]]
+    writer = conflicting["conflicts"][0]["by"]
+    assert (writer["role"], writer["actor"], writer["invocation"]) == (who, None, None)
+
+
+def test_a_conflict_with_a_later_agent_names_its_invocation(deals: Connection, cli: Run) -> None:
+    writes(deals, "call-3", "update public.deals set stage = 'Lost' where id = 'D-881'", run="b")
+    said = cli("plan", "call-1", code=3).stdout
+    assert re.search(r"changed since by sales-bot at \S+ \S+ \(call-3\)\n", said)
+
+
+def test_a_conflict_with_an_uncaptured_write_says_so(deals: Connection, cli: Run) -> None:
+    deals.execute("update public.deals set stage = 'Negotiation' where id = 'D-881'")
+    said = cli("plan", "call-1", code=3).stdout
+    assert "row_changed [stage] - changed since by somebody, not captured\n" in said
+    (row,) = loaded(cli("plan", "call-1", "--json", code=3))
+    assert row["conflicts"][0]["by"] is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (
+            "update public.deals set stage = stage",
+            "row_rewritten [stage] - written again since, with the same values, by postgres at ",
+        ),
+        ("delete from public.deals", "row_deleted - deleted since by postgres at "),
+    ],
+)
+def test_who_rewrote_and_who_deleted(
+    deals: Connection, cli: Run, statement: str, said: str
+) -> None:
+    deals.execute("select agentundo.track('public.deals', 'all')")
+    deals.execute(statement.encode())
+    said = said.replace("postgres", deals.info.user)
+    assert said in cli("plan", "call-1", code=3).stdout
+
+
+def test_a_row_under_the_old_key_and_one_that_is_referred_to(deals: Connection, cli: Run) -> None:
+    writes(deals, "call-3", "delete from public.deals where id = 'D-882'", run="b")
+    deals.execute("insert into public.deals values ('D-882', 'Mine', 1)")
+    said = cli("plan", "call-3", code=3).stdout
+    assert "(id=D-882): row_exists - a row with this key was made since by somebody, not" in said
+    writes(deals, "call-4", "insert into public.deals values ('D-9', 'New', 1)", run="c")
+    deals.execute(
+        "alter table public.meetings add foreign key (deal) references public.deals;"
+        "insert into public.meetings values (9, 'D-9', 'Lunch')"
+    )
+    said = cli("plan", "call-4", code=3).stdout
+    assert "(id=D-9): has_dependents" in said
+    assert " - other rows refer to it\n" in said
+
+
+def test_more_conflicts_than_are_listed(deals: Connection, cli: Run) -> None:
+    writes(
+        deals,
+        "call-3",
+        "insert into public.deals select 'X-' || i, 'New', i from generate_series(1, 30) i",
+    )
+    deals.execute("update public.deals set stage = 'Mine' where id like 'X-%'")
+    said = cli("plan", "call-3", code=3).stdout
+    assert "In the way, 30 rows:\n" in said
+    assert said.count("- public.deals (id=X-") == 20
+    # Looking them up reads a whole history: only the first few.
+    assert said.count("changed since by somebody, not captured") == 5
+    assert "- … and 10 more rows\n" in said
+
+
+def test_skip_cascade_and_force_have_words_of_their_own(deals: Connection, cli: Run) -> None:
+    deals.execute("update public.deals set stage = 'Negotiation' where id = 'D-881'")
+    said = cli("plan", "--run", "run-42", "--on-conflict", "skip", code=3).stdout
+    assert "   public.deals id=D-881: left as it is, row_changed\n" in said
+    assert "\nLeft as it is, 1 row:\n- public.deals (id=D-881): row_changed" in said
+    assert "1 row in 1 table, " in said
+    said = cli("plan", "call-1", "--on-conflict", "skip", code=3).stdout
+    assert "No row would be changed.\n" in said
+    said = cli("plan", "call-1", "--on-conflict", "force").stdout
+    assert "public.deals id=D-881: stage Negotiation → Qualified\n" in said
+
+    writes(deals, "call-3", "update public.deals set amount = 0 where id = 'D-882'", run="b")
+    writes(deals, "call-4", "update public.deals set amount = 1 where id = 'D-882'", run="c")
+    said = cli("plan", "call-3", "--on-conflict", "cascade").stdout
+    assert said.startswith("Undo 2 actions by sales-bot for Dana:\n\n1. crm (call-4, ")
+    assert "\n2. crm (call-3, " in said
+
+
+def test_even_force_does_not_break_constraints(deals: Connection, cli: Run) -> None:
+    writes(deals, "call-4", "insert into public.deals values ('D-9', 'New', 1)", run="c")
+    deals.execute(
+        "alter table public.meetings add foreign key (deal) references public.deals;"
+        "insert into public.meetings values (9, 'D-9', 'Lunch')"
+    )
+    said = cli("plan", "call-4", "--on-conflict", "force", code=3).stdout
+    assert "Even force does not break constraints: revert or change what stands in" in said
+
+
+def test_merge_puts_the_agents_columns_back(deals: Connection, cli: Run) -> None:
+    deals.execute("select agentundo.track('public.deals', 'all')")
+    deals.execute("update public.deals set amount = 11 where id = 'D-881'")
+    said = cli("plan", "call-1", "--merge").stdout
+    assert "   public.deals id=D-881: stage Won → Qualified\n" in said

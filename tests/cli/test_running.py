@@ -1,0 +1,138 @@
+"""``exec``: a program of any kind, captured under a fresh id."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.cli.conftest import Run, loaded
+from tests.conftest import Connection, MakeRole
+from tests.support.terminal import as_program, on_terminal
+
+pytestmark = pytest.mark.core
+
+ID = r"([0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
+
+
+def program(*statements: str) -> list[str]:
+    """Return a program that runs statements on the database that libpq's variables name."""
+    code = "import psycopg\nwith psycopg.connect('') as conn:\n" + "\n".join(
+        f"    conn.execute({statement!r})" for statement in statements
+    )
+    return [sys.executable, "-c", code]
+
+
+@pytest.fixture(autouse=True)
+def _no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER", "PGHOSTADDR", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_it_captures_and_says_how_to_take_it_back(deals: Connection, dsn: str, cli: Run) -> None:
+    result = as_program(
+        "exec", "--dsn", dsn, "--run", "my run", "--actor", "a\\b c", "--for", "Dana Q.",
+        "--tool", "fixer", "--",
+        *program("update deals set stage = 'Lost'", "insert into meetings values (7, 'D-882')"),
+    )  # fmt: skip
+    assert (result.returncode, result.stdout) == (0, "")
+    said = re.fullmatch(
+        rf"python\S* ended with 0\. Captured under {ID}: 3 rows\n"
+        r"  update public\.deals: 2 rows\n"
+        r"  insert public\.meetings: 1 row\n"
+        rf"take it back: agentundo revert {ID}\n",
+        result.stderr,
+    )
+    assert said
+    (entry,) = loaded(cli("log", said[1], "--json"))
+    assert [entry[name] for name in ("run", "actor", "on_behalf_of", "tool", "scope")] == [
+        "my run", "a\\b c", "Dana Q.", "fixer", None,
+    ]  # fmt: skip
+    cli("revert", said[2])
+    rows = deals.execute("select stage from public.deals order by id").fetchall()
+    assert rows == [("Won",), ("New",)]
+
+
+def test_ids_are_fresh_and_sort_by_time(deals: Connection, dsn: str) -> None:
+    ids = []
+    for _ in range(2):
+        said = as_program("exec", "--dsn", dsn, *program("update deals set amount = 1"))
+        found = re.search(ID, said.stderr)
+        assert found
+        ids.append(found[1])
+        time.sleep(0.002)
+    assert ids[0] < ids[1]
+
+
+def test_its_exit_code_is_the_programs(deals: Connection, dsn: str) -> None:
+    said = as_program("exec", "--dsn", dsn, "--", "sh", "-c", "echo out; exit 17")
+    assert (said.returncode, said.stdout) == (17, "out\n")
+    assert re.match(rf"sh ended with 17\. Nothing was captured under {ID}\.\n", said.stderr)
+    said = as_program("exec", "--dsn", dsn, "--", "sh", "-c", "kill -TERM $$")
+    assert said.returncode == 128 + signal.SIGTERM
+    said = as_program("exec", "--dsn", dsn, "--", "no such program")
+    assert said.returncode == 127
+    assert said.stderr == "error: 'no such program' is no program that can be run here.\n"
+    said = as_program("exec", "--dsn", dsn, "--", str(Path(__file__)))
+    assert said.returncode == 126
+
+
+def test_nothing_captured_says_why_that_may_be(deals: Connection, dsn: str) -> None:
+    said = as_program("exec", "--dsn", dsn, "true").stderr
+    assert "Nothing was captured under" in said
+    assert "its driver does not read PGOPTIONS" in said
+
+
+def test_what_stands_in_pgoptions_stays(deals: Connection, dsn: str) -> None:
+    show = "import psycopg; c = psycopg.connect(''); print(c.execute('show work_mem').fetchone())"
+    said = as_program("exec", "--dsn", dsn, sys.executable, "-c", show, PGOPTIONS="-c work_mem=7MB")
+    assert said.stdout == "('7MB',)\n"
+
+
+def test_a_program_with_an_address_of_its_own_keeps_it(dsn: str) -> None:
+    said = as_program("exec", "--dsn", dsn, "env", PGDATABASE="elsewhere")
+    assert "PGDATABASE=elsewhere\n" in said.stdout
+    assert "PGHOST=" not in said.stdout
+    said = as_program("exec", "--dsn", dsn, "env")
+    address = psycopg.conninfo.conninfo_to_dict(dsn)
+    assert f"PGDATABASE={address['dbname']}\n" in said.stdout
+    assert f"PGHOST={address['host']}\n" in said.stdout
+
+
+def test_dry_run_prints_and_hides_the_password(dsn: str, cli: Run) -> None:
+    with_password = psycopg.conninfo.make_conninfo(dsn, password="s3cret")  # trusted anyway
+    said = cli(
+        "exec", "--dsn", with_password, "--run", "r 1", "--dry-run", "--", "psql", "-c", "select 1"
+    ).stdout
+    assert re.match(rf"PGOPTIONS='-c agent\.invocation={ID} -c agent\.run=r\\ 1 -c agent", said)
+    assert said.endswith(" psql -c 'select 1'\n")
+    assert "s3cret" not in said
+
+
+def test_an_app_role_may_run_it(deals: Connection, dsn: str, make_role: MakeRole) -> None:
+    role = make_role(member_of="agentundo_app")
+    deals.execute(f"grant select, update on public.deals to {role}")
+    as_role = psycopg.conninfo.make_conninfo(dsn, user=role)
+    said = as_program("exec", "--dsn", as_role, *program("update deals set amount = 1"))
+    assert re.search(rf"Captured under {ID}: 2 rows\n", said.stderr)
+
+
+def test_interrupted_it_still_tells_what_was_captured(deals: Connection, dsn: str) -> None:
+    code = (
+        "import psycopg, time\n"
+        "conn = psycopg.connect('', autocommit=True)\n"
+        "conn.execute('update deals set amount = 1')\n"
+        "print('written', flush=True)\n"
+        "time.sleep(60)"
+    )
+    session = on_terminal(
+        "exec", "--dsn", dsn, "--", sys.executable, "-c", code, interrupt_after="written"
+    )
+    assert session.code == 128 + signal.SIGINT
+    assert re.search(r"python\S* ended with 130\. Captured under", session.text)
+    assert "take it back: agentundo revert " in session.text

@@ -1,0 +1,160 @@
+"""Which invocations a command is about, and points in time as people type them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pyagentundo.cli import _times
+from tests.cli.conftest import Run, loaded, writes
+from tests.conftest import Connection
+from tests.support.state import assert_same, snapshot
+
+pytestmark = pytest.mark.core
+
+NOW = datetime(2026, 11, 30, 14, 5, 10, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ([], {"call-1", "call-2"}),
+        (["call-1"], {"call-1"}),
+        (["--run", "run-42"], {"call-1", "call-2"}),
+        (["--run", "run-42", "--from-step", "2"], {"call-2"}),
+        (["--run", "other"], set()),
+        (["--actor", "sales-bot", "--tool", "crm"], {"call-1", "call-2"}),
+        (["--actor", "eve"], set()),
+        (["--since", "1h"], {"call-1", "call-2"}),
+        (["--since", "2 hours ago"], {"call-1", "call-2"}),
+        (["--since", "yesterday"], {"call-1", "call-2"}),
+        (["--until", "1 day"], set()),
+        (["--until", "1h"], set()),
+        (["--since", "2020-01-01", "--until", "2020-01-02 12:00"], set()),
+        (["--scope", "acme"], set()),
+        (["--limit", "1"], {"call-2"}),
+    ],
+)
+def test_log_filters(deals: Connection, cli: Run, options: list[str], ids: set[str]) -> None:
+    assert {entry["id"] for entry in loaded(cli("log", "--json", *options))} == ids
+
+
+def test_log_by_role(deals: Connection, cli: Run) -> None:
+    assert len(loaded(cli("log", "--json", "--role", deals.info.user))) == 2
+    assert loaded(cli("log", "--json", "--role", "nobody")) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (["--run", "run-42"], ("Qualified", 0)),
+        (["--run", "run-42", "--from-step", "2"], ("Won", 0)),
+        (["--actor", "sales-bot", "--tool", "crm"], ("Qualified", 0)),
+        (["--since", "30 minutes", "--tool", "crm"], ("Qualified", 0)),
+        (["call-1", "call-2"], ("Qualified", 0)),
+        (["--last"], ("Qualified", 0)),
+        (["--last-invocation"], ("Won", 0)),
+    ],
+)
+def test_revert_takes_what_is_selected(
+    deals: Connection, cli: Run, options: list[str], left: tuple[str, int]
+) -> None:
+    cli("revert", *options)
+    row = deals.execute(
+        "select stage, (select count(*) from public.meetings) from public.deals where id = 'D-881'"
+    ).fetchone()
+    assert row == left
+
+
+def test_last_goes_back_run_by_run(deals: Connection, cli: Run) -> None:
+    before = snapshot(deals, "public.deals")
+    writes(deals, "call-3", "update public.deals set amount = 0", run="run-43")
+    cli("revert", "--last")
+    assert_same(before, snapshot(deals, "public.deals"))
+    cli("revert", "--last")
+    left = deals.execute("select stage from public.deals where id = 'D-881'").fetchone()
+    assert left == ("Qualified",)
+    assert "There is nothing left that could be undone." in cli("revert", "--last", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["revert"], "Name invocations, or choose them with --run, --last"),
+        (["plan"], "Name invocations, or choose them with --run, --last"),
+        (["revert", "a", "--last"], "Give ids, or filters such as --run, or --last"),
+        (["revert", "a", "--run", "r"], "Give ids, or filters such as --run, or --last"),
+        (["plan", "a", "--from-step", "2"], "--from-step needs --run."),
+        (["plan", "--run", "r", "--from-step", "0"], "not in the range x>=1"),
+        (["log", "--since", "soon"], "'soon' is not a time such as"),
+        (["log", "--since", "1h", "--until", "2h"], "--since is not before --until"),
+        (["revert", "a", "--on-conflict", "sometimes"], "'sometimes' is not one of"),
+        (["track"], "Name tables or a --schema."),
+        (["track", "t", "--schema", "s"], "Name tables or a --schema."),
+        (["track", "t", "--capture", "none"], "'none' is not one of"),
+        (["untrack"], "Name tables or --all."),
+        (["untrack", "t", "--all"], "Name tables or --all."),
+        (["grant", "r"], "Missing option '--as'"),
+        (["exec"], "Missing argument 'COMMAND...'"),
+        (["hold", "a"], "Give a --reason, or --release."),
+        (["hold", "a", "--reason", "r", "--release"], "Give a --reason, or --release."),
+        (["erase", "t", "1"], "Missing option '--reason'"),
+        (["purge", "--older-than", "old", "--yes"], "'old' is no age such as '30 days'"),
+        (["--dsn", "", "log"], "Invalid value for '--dsn': it is empty."),
+        (["log", "--dsn", " "], "Invalid value for '--dsn': it is empty."),
+        (["completion", "tcsh"], "'tcsh' is not one of"),
+        (["nonsense"], "No such command 'nonsense'"),
+    ],
+)
+def test_wrong_usage_is_2(cli: Run, arguments: list[str], said: str) -> None:
+    assert said in cli(*arguments, code=2).stderr
+
+
+# Points in time -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("now", NOW),
+        ("today", datetime(2026, 11, 30, tzinfo=UTC)),
+        ("Yesterday", datetime(2026, 11, 29, tzinfo=UTC)),
+        ("90s", NOW - timedelta(seconds=90)),
+        ("30m", NOW - timedelta(minutes=30)),
+        ("2h", NOW - timedelta(hours=2)),
+        ("2 hours ago", NOW - timedelta(hours=2)),
+        ("1 day", NOW - timedelta(days=1)),
+        ("1 day, 2 hours 5 min ago", NOW - timedelta(days=1, hours=2, minutes=5)),
+        ("2w", NOW - timedelta(weeks=2)),
+        ("2026-11-30", datetime(2026, 11, 30, tzinfo=UTC)),
+        ("2026-11-30 14:05", datetime(2026, 11, 30, 14, 5, tzinfo=UTC)),
+        ("2026-11-30T14:05:10+02:00", datetime(2026, 11, 30, 12, 5, 10, tzinfo=UTC)),
+        ("2026-11-30T14:05:10Z", NOW),
+    ],
+)
+def test_times(monkeypatch: pytest.MonkeyPatch, text: str, at: datetime) -> None:
+    monkeypatch.setattr(_times, "now", lambda: NOW)
+    assert _times.parse(text) == at
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "soon", "2 fortnights", "h", "2", "99999999999999 days", "2026-13-01", "ago", "-1h"],
+)
+def test_other_times_say_what_is_accepted(text: str) -> None:
+    with pytest.raises(ValueError, match=r'is not a time such as "2026-11-30 14:05", an age such'):
+        _times.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.2, "less than a second"),
+        (7.4, "about 7 s"),
+        (600, "about 10 min"),
+        (9000, "about 2.5 h"),
+    ],
+)
+def test_lengths_of_time(seconds: float, said: str) -> None:
+    assert _times.duration(seconds) == said
