@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -67,7 +67,7 @@ def _complain(message: str, lines: list[str], hint: str | None) -> None:
         click.echo(f"  {printable(line)}", err=True)
 
 
-def describe_conflict(conflict: dict[str, Any]) -> str:
+def describe_conflict(conflict: Mapping[str, Any]) -> str:
     """Return one line about a row that stands in the way."""
     key = conflict.get("key")
     shown = ", ".join(f"{name}={value}" for name, value in key.items()) if key else ""
