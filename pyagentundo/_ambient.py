@@ -41,6 +41,8 @@ class ActiveInvocation(Generic[C]):
     status: str = "pending"
     result: Any = None
     error: str | None = field(default=None, init=False)
+    #: Calls that ended well within the block: they go where its transaction goes.
+    inside: list[str] = field(default_factory=list, init=False, repr=False)
 
     def fail(self, error: str | BaseException) -> None:
         """Let the block end without an exception, yet rolled back and marked as failed.
@@ -96,6 +98,14 @@ def current(owner: object) -> Any:
         hint="Call it inside a tool or an invocation block; a new thread has to be handed the"
         " connection.",
     )
+
+
+def outer(owner: object, connection: object) -> ActiveInvocation[Any] | None:
+    """Return the innermost block that is open here on a connection."""
+    for who, _, active in reversed(_open.get()):
+        if who is owner and active.connection is connection:
+            return active
+    return None
 
 
 def shared(owner: object) -> Any:

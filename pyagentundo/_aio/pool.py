@@ -91,8 +91,9 @@ class AsyncPool:
     def _reusable(self) -> psycopg.AsyncConnection[Any] | None:
         while self._idle:
             conn = self._idle.pop()
-            # Reads what has come, without waiting: a farewell of the server, for example.
+            # Reads what has come, without waiting: a farewell of the server, then its end.
             with suppress(psycopg.OperationalError):
+                conn.pgconn.consume_input()
                 conn.pgconn.consume_input()
             if _is_idle(conn):
                 return conn

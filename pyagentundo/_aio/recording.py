@@ -77,18 +77,23 @@ class AsyncRecording(AsyncBase):
         call = Call.of(_ambient.complete(self, given))
         async with self._lend(conn or _ambient.shared(self)) as lent:
             unit = AsyncUnit(lent)
+            active = ActiveInvocation(call.id, lent)
             await unit.begin()
             try:
                 await unit.tag(call)
-                with _ambient.entered(self, ActiveInvocation(call.id, lent)):
+                with _ambient.entered(self, active):
                     yield call.id
                 await unit.require_tag()
                 await unit.commit()
             except CommitLost as lost:
                 raise _states.commit_unknown(call.id) from lost.__cause__
             except BaseException as error:
-                if not await unit.rollback(error):
+                swallowed = await unit.rollback(error)
+                await self._close(active.inside, f"rolled back with {call.id!r}", error)
+                if not swallowed:
                     raise
+            else:
+                self._leave(unit, active.inside)
 
     @asynccontextmanager
     async def invocation(
@@ -189,25 +194,36 @@ class AsyncRecording(AsyncBase):
                     yield active
                 if active.created and active.error is None:
                     await self._commit(unit, record, call, active)
+                    self._leave(unit, [*active.inside, call.id])
                 else:
                     await unit.rollback()
                     if record.stands:
                         await record.fail(call.id, active.error or "")
+                        record.stands = False
+                    await self._close(active.inside, f"rolled back with {call.id!r}")
             except BaseException as error:
                 swallowed = await unit.rollback(error)
                 if record.stands:
-                    try:
-                        await record.fail(call.id, error)
-                    except (errors.AgentUndoError, psycopg.Error) as failure:
-                        error.add_note(
-                            f"agentundo: invocation {call.id!r} stays pending, it could not be"
-                            f" marked as failed: {failure}"
-                        )
+                    await _fail(record, call.id, error, error)
+                if active:
+                    await self._close(active.inside, f"rolled back with {call.id!r}", error)
                 if swallowed:
                     return
                 if active and not active.created and isinstance(error, pg.ReadOnlySqlTransaction):
                     raise _states.repeated(call.id, active.status) from error
                 raise
+
+    def _leave(self, unit: AsyncUnit, ids: list[str]) -> None:
+        """Hand calls that ended well over to the block around them, if it can take them back."""
+        around = _ambient.outer(self, unit.conn) if unit.joined else None
+        if around is not None:
+            around.inside += ids
+
+    async def _close(self, ids: list[str], why: str, error: BaseException | None = None) -> None:
+        """Mark calls as failed whose transaction was rolled back after they had ended."""
+        if not self._inline and self._addressed:
+            for id in ids:  # noqa: A001
+                await _fail(AsyncOwnRecord(self, ""), id, why, error)
 
     def _record_for(self, unit: AsyncUnit) -> AsyncOwnRecord | AsyncInlineRecord:
         if self._inline:
@@ -540,3 +556,21 @@ class AsyncRecording(AsyncBase):
                 await self._verify(own, "records")
                 return await write(own)
         return await self._run(conn, write, writes=invocation)
+
+
+async def _fail(
+    record: AsyncOwnRecord | AsyncInlineRecord,
+    id: str,  # noqa: A002
+    why: str | BaseException,
+    error: BaseException | None,
+) -> None:
+    """Mark a call as failed; where that is not possible, say so with the error under way."""
+    try:
+        await record.fail(id, why)
+    except (errors.AgentUndoError, psycopg.Error) as failure:
+        if error is None:
+            raise
+        error.add_note(
+            f"agentundo: invocation {id!r} stays pending, it could not be marked as failed:"
+            f" {failure}"
+        )

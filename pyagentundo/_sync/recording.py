@@ -78,18 +78,23 @@ class Recording(Base):
         call = Call.of(_ambient.complete(self, given))
         with self._lend(conn or _ambient.shared(self)) as lent:
             unit = Unit(lent)
+            active = ActiveInvocation(call.id, lent)
             unit.begin()
             try:
                 unit.tag(call)
-                with _ambient.entered(self, ActiveInvocation(call.id, lent)):
+                with _ambient.entered(self, active):
                     yield call.id
                 unit.require_tag()
                 unit.commit()
             except CommitLost as lost:
                 raise _states.commit_unknown(call.id) from lost.__cause__
             except BaseException as error:
-                if not unit.rollback(error):
+                swallowed = unit.rollback(error)
+                self._close(active.inside, f"rolled back with {call.id!r}", error)
+                if not swallowed:
                     raise
+            else:
+                self._leave(unit, active.inside)
 
     @contextmanager
     def invocation(
@@ -190,25 +195,36 @@ class Recording(Base):
                     yield active
                 if active.created and active.error is None:
                     self._commit(unit, record, call, active)
+                    self._leave(unit, [*active.inside, call.id])
                 else:
                     unit.rollback()
                     if record.stands:
                         record.fail(call.id, active.error or "")
+                        record.stands = False
+                    self._close(active.inside, f"rolled back with {call.id!r}")
             except BaseException as error:
                 swallowed = unit.rollback(error)
                 if record.stands:
-                    try:
-                        record.fail(call.id, error)
-                    except (errors.AgentUndoError, psycopg.Error) as failure:
-                        error.add_note(
-                            f"agentundo: invocation {call.id!r} stays pending, it could not be"
-                            f" marked as failed: {failure}"
-                        )
+                    _fail(record, call.id, error, error)
+                if active:
+                    self._close(active.inside, f"rolled back with {call.id!r}", error)
                 if swallowed:
                     return
                 if active and not active.created and isinstance(error, pg.ReadOnlySqlTransaction):
                     raise _states.repeated(call.id, active.status) from error
                 raise
+
+    def _leave(self, unit: Unit, ids: list[str]) -> None:
+        """Hand calls that ended well over to the block around them, if it can take them back."""
+        around = _ambient.outer(self, unit.conn) if unit.joined else None
+        if around is not None:
+            around.inside += ids
+
+    def _close(self, ids: list[str], why: str, error: BaseException | None = None) -> None:
+        """Mark calls as failed whose transaction was rolled back after they had ended."""
+        if not self._inline and self._addressed:
+            for id in ids:  # noqa: A001
+                _fail(OwnRecord(self, ""), id, why, error)
 
     def _record_for(self, unit: Unit) -> OwnRecord | InlineRecord:
         if self._inline:
@@ -541,3 +557,21 @@ class Recording(Base):
                 self._verify(own, "records")
                 return write(own)
         return self._run(conn, write, writes=invocation)
+
+
+def _fail(
+    record: OwnRecord | InlineRecord,
+    id: str,  # noqa: A002
+    why: str | BaseException,
+    error: BaseException | None,
+) -> None:
+    """Mark a call as failed; where that is not possible, say so with the error under way."""
+    try:
+        record.fail(id, why)
+    except (errors.AgentUndoError, psycopg.Error) as failure:
+        if error is None:
+            raise
+        error.add_note(
+            f"agentundo: invocation {id!r} stays pending, it could not be marked as failed:"
+            f" {failure}"
+        )
