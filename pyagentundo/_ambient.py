@@ -100,8 +100,8 @@ def current(owner: object) -> Any:
     )
 
 
-def outer(owner: object, connection: object) -> ActiveInvocation[Any] | None:
-    """Return the innermost block that is open here on a connection."""
+def outer(owner: object, connection: object) -> Any:
+    """Return the innermost block that is open here on a connection, None if there is none."""
     for who, _, active in reversed(_open.get()):
         if who is owner and active.connection is connection:
             return active

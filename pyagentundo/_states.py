@@ -61,6 +61,11 @@ def require_usable(conn: psycopg.BaseConnection[Any]) -> bool:
     return status == _OPEN
 
 
+def is_open(conn: psycopg.BaseConnection[Any]) -> bool:
+    """Return whether a transaction is open that has not failed."""
+    return conn.info.transaction_status == _OPEN
+
+
 def has_failed(conn: psycopg.BaseConnection[Any]) -> bool:
     """Return whether the open transaction can only be rolled back."""
     return conn.info.transaction_status == pq.TransactionStatus.INERROR

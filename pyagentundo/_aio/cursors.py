@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
 
-from pyagentundo import _json, errors, results
+from pyagentundo import _json, _states, errors, results
 from pyagentundo._aio.units import AsyncUnit, Connection
 from pyagentundo._calls import new_id
 from pyagentundo.selection import check_number
@@ -48,6 +49,17 @@ async def pages(
         await cursor.close()
         await unit.commit()
     except BaseException as error:
-        # A rollback closes the cursor; so does whoever ends the caller's transaction.
         await unit.rollback(error)
+        await _discard(cursor)
         raise
+
+
+async def _discard(cursor: psycopg.AsyncServerCursor[Any]) -> None:
+    """Close a cursor that may be gone already, without harm to the transaction that is open."""
+    conn = cursor.connection
+    if not _states.is_lost(conn) and _states.is_open(conn):
+        with suppress(psycopg.Error):
+            async with conn.transaction():
+                await cursor.close()
+    # What is left of it here; nothing is sent.
+    await psycopg.AsyncCursor.close(cursor)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
 
-from pyagentundo import _json, errors, results
+from pyagentundo import _json, _states, errors, results
 from pyagentundo._calls import new_id
 from pyagentundo._sync.units import Connection, Unit
 from pyagentundo.selection import check_number
@@ -49,6 +50,16 @@ def pages(
         cursor.close()
         unit.commit()
     except BaseException as error:
-        # A rollback closes the cursor; so does whoever ends the caller's transaction.
         unit.rollback(error)
+        _discard(cursor)
         raise
+
+
+def _discard(cursor: psycopg.ServerCursor[Any]) -> None:
+    """Close a cursor that may be gone already, without harm to the transaction that is open."""
+    conn = cursor.connection
+    if not _states.is_lost(conn) and _states.is_open(conn):
+        with suppress(psycopg.Error), conn.transaction():
+            cursor.close()
+    # What is left of it here; nothing is sent.
+    psycopg.Cursor.close(cursor)

@@ -45,8 +45,8 @@ def test_tags_all_of_it_for_one_transaction(
         actor="bot",
         on_behalf_of="dana",
         scope="crm",
-    ) as id:
-        assert undo.current().id == id
+    ) as name:
+        assert undo.current().id == name == "t-1"
         set_stage(undo.connection(), 1, "Won")
         assert tags(conn) == {
             "invocation": "t-1",
@@ -111,10 +111,13 @@ def test_outer_tag_is_in_force_again(
 
 def test_rollback_to_the_outer_scope(undo: AgentUndo, db: Connection, conn: Connection) -> None:
     before = snapshot(db, TABLE)
-    with conn.transaction() as whole:
-        with undo.tag(conn, "outer"), undo.invocation(conn, id="inner"):
-            set_stage(conn, 1, "a")
-            raise psycopg.Rollback(whole)
+    with (
+        conn.transaction() as whole,
+        undo.tag(conn, "outer"),
+        undo.invocation(conn, id="inner"),
+    ):
+        set_stage(conn, 1, "a")
+        raise psycopg.Rollback(whole)
     assert_same(before, snapshot(db, TABLE))
     assert undo.get("inner").status == "failed"
 
