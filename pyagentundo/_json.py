@@ -113,8 +113,8 @@ def _encode(value: Any, what: str) -> str:
 
 
 _CONVERSIONS: dict[Any, Callable[[Any], Any]] = {
+    datetime: datetime.isoformat,  # before date, which it is too
     date: date.isoformat,
-    datetime: datetime.isoformat,
     time: time.isoformat,
     timedelta: lambda value: Decimal(str(value.total_seconds())),
     UUID: str,

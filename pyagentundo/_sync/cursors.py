@@ -59,7 +59,8 @@ def _discard(cursor: psycopg.ServerCursor[Any]) -> None:
     """Close a cursor that may be gone already, without harm to the transaction that is open."""
     conn = cursor.connection
     if not _states.is_lost(conn) and _states.is_open(conn):
-        with suppress(psycopg.Error), conn.transaction():
-            cursor.close()
+        with suppress(psycopg.Error):
+            with conn.transaction():
+                cursor.close()
     # What is left of it here; nothing is sent.
     psycopg.Cursor.close(cursor)

@@ -116,16 +116,17 @@ class Pool:
         """Leave the connections of the parent process to it."""
         if self._pid == os.getpid():
             return
-        _inherited.extend(self._idle)
+        for conn in self._idle:
+            # Closed without a farewell, which would end the session of the parent process.
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, conn.fileno())
+            os.close(nowhere)
+            conn.pgconn.finish()
         self._idle.clear()
         self._pid = os.getpid()
         self._slots = Slots(self._size)
         self._finalizer.detach()
         self._finalizer = weakref.finalize(self, _drop, self._idle, self._pid)
-
-
-#: Kept for ever: to close one would end the session of the parent process.
-_inherited: list[psycopg.Connection[Any]] = []
 
 
 def _is_idle(conn: psycopg.Connection[Any]) -> bool:
