@@ -17,7 +17,7 @@ from pyagentundo._aio.records import AsyncInlineRecord, AsyncOwnRecord
 from pyagentundo._aio.units import AsyncUnit, CommitLost, Connection, fetch
 from pyagentundo._ambient import ActiveInvocation
 from pyagentundo._calls import Call
-from pyagentundo._concurrency import ASYNC, async_sleep
+from pyagentundo._concurrency import ASYNC, async_finish, async_sleep
 from pyagentundo._tools import Tool, error_in
 from pyagentundo.results import Recorded
 
@@ -88,9 +88,7 @@ class AsyncRecording(AsyncBase):
             except CommitLost as lost:
                 raise _states.commit_unknown(call.id) from lost.__cause__
             except BaseException as error:
-                swallowed = await unit.rollback(error)
-                await self._close(active.inside, f"rolled back with {call.id!r}", error)
-                if not swallowed:
+                if not await async_finish(self._abandon, unit, None, active, error):
                     raise
             else:
                 self._leave(unit, active.inside)
@@ -177,16 +175,15 @@ class AsyncRecording(AsyncBase):
         async with self._lend(conn or _ambient.shared(self)) as lent:
             unit = AsyncUnit(lent)
             record = self._record_for(unit)
-            active: ActiveInvocation[Connection] | None = None
+            active = ActiveInvocation(call.id, lent)
             try:
                 if record.early:
                     await unit.begin()
                 recorded = await record.begin(call)
                 if not recorded.created and recorded.status != "committed":
                     raise _states.pending(call.id)
-                active = ActiveInvocation(
-                    call.id, lent, recorded.created, recorded.status, recorded.result
-                )
+                active.created, active.result = recorded.created, recorded.result
+                active.status = recorded.status
                 if not record.early:
                     await unit.begin()
                 await self._prepare(unit, call, recorded)
@@ -196,20 +193,11 @@ class AsyncRecording(AsyncBase):
                     await self._commit(unit, record, call, active)
                     self._leave(unit, [*active.inside, call.id])
                 else:
-                    await unit.rollback()
-                    if record.stands:
-                        await record.fail(call.id, active.error or "")
-                        record.stands = False
-                    await self._close(active.inside, f"rolled back with {call.id!r}")
+                    await async_finish(self._abandon, unit, record, active, None)
             except BaseException as error:
-                swallowed = await unit.rollback(error)
-                if record.stands:
-                    await _fail(record, call.id, error, error)
-                if active:
-                    await self._close(active.inside, f"rolled back with {call.id!r}", error)
-                if swallowed:
+                if await async_finish(self._abandon, unit, record, active, error):
                     return
-                if active and not active.created and isinstance(error, pg.ReadOnlySqlTransaction):
+                if not active.created and isinstance(error, pg.ReadOnlySqlTransaction):
                     raise _states.repeated(call.id, active.status) from error
                 raise
 
@@ -219,11 +207,28 @@ class AsyncRecording(AsyncBase):
         if around is not None:
             around.inside += ids
 
-    async def _close(self, ids: list[str], why: str, error: BaseException | None = None) -> None:
-        """Mark calls as failed whose transaction was rolled back after they had ended."""
+    async def _abandon(
+        self,
+        unit: AsyncUnit,
+        record: AsyncOwnRecord | AsyncInlineRecord | None,
+        active: ActiveInvocation[Connection],
+        error: BaseException | None,
+    ) -> bool:
+        """Roll a block back, and mark it as failed with all calls that had ended well within it.
+
+        Returns:
+            Whether the error was psycopg's `Rollback`, and meant this block.
+
+        """
+        swallowed = await unit.rollback(error)
+        if record and record.stands:
+            record.stands = False
+            await _fail(record, active.id, error or active.error or "", error)
         if not self._inline and self._addressed:
-            for id in ids:  # noqa: A001
+            for id in active.inside:  # noqa: A001
+                why = f"rolled back with {active.id!r}"
                 await _fail(AsyncOwnRecord(self, ""), id, why, error)
+        return swallowed
 
     def _record_for(self, unit: AsyncUnit) -> AsyncOwnRecord | AsyncInlineRecord:
         if self._inline:

@@ -15,7 +15,7 @@ from psycopg import errors as pg
 from pyagentundo import _ambient, _json, _statements, _states, errors
 from pyagentundo._ambient import ActiveInvocation
 from pyagentundo._calls import Call
-from pyagentundo._concurrency import SYNC, sleep
+from pyagentundo._concurrency import SYNC, finish, sleep
 from pyagentundo._sync.base import Base
 from pyagentundo._sync.records import InlineRecord, OwnRecord
 from pyagentundo._sync.units import CommitLost, Connection, Unit, fetch
@@ -89,9 +89,7 @@ class Recording(Base):
             except CommitLost as lost:
                 raise _states.commit_unknown(call.id) from lost.__cause__
             except BaseException as error:
-                swallowed = unit.rollback(error)
-                self._close(active.inside, f"rolled back with {call.id!r}", error)
-                if not swallowed:
+                if not finish(self._abandon, unit, None, active, error):
                     raise
             else:
                 self._leave(unit, active.inside)
@@ -178,16 +176,15 @@ class Recording(Base):
         with self._lend(conn or _ambient.shared(self)) as lent:
             unit = Unit(lent)
             record = self._record_for(unit)
-            active: ActiveInvocation[Connection] | None = None
+            active = ActiveInvocation(call.id, lent)
             try:
                 if record.early:
                     unit.begin()
                 recorded = record.begin(call)
                 if not recorded.created and recorded.status != "committed":
                     raise _states.pending(call.id)
-                active = ActiveInvocation(
-                    call.id, lent, recorded.created, recorded.status, recorded.result
-                )
+                active.created, active.result = recorded.created, recorded.result
+                active.status = recorded.status
                 if not record.early:
                     unit.begin()
                 self._prepare(unit, call, recorded)
@@ -197,20 +194,11 @@ class Recording(Base):
                     self._commit(unit, record, call, active)
                     self._leave(unit, [*active.inside, call.id])
                 else:
-                    unit.rollback()
-                    if record.stands:
-                        record.fail(call.id, active.error or "")
-                        record.stands = False
-                    self._close(active.inside, f"rolled back with {call.id!r}")
+                    finish(self._abandon, unit, record, active, None)
             except BaseException as error:
-                swallowed = unit.rollback(error)
-                if record.stands:
-                    _fail(record, call.id, error, error)
-                if active:
-                    self._close(active.inside, f"rolled back with {call.id!r}", error)
-                if swallowed:
+                if finish(self._abandon, unit, record, active, error):
                     return
-                if active and not active.created and isinstance(error, pg.ReadOnlySqlTransaction):
+                if not active.created and isinstance(error, pg.ReadOnlySqlTransaction):
                     raise _states.repeated(call.id, active.status) from error
                 raise
 
@@ -220,11 +208,28 @@ class Recording(Base):
         if around is not None:
             around.inside += ids
 
-    def _close(self, ids: list[str], why: str, error: BaseException | None = None) -> None:
-        """Mark calls as failed whose transaction was rolled back after they had ended."""
+    def _abandon(
+        self,
+        unit: Unit,
+        record: OwnRecord | InlineRecord | None,
+        active: ActiveInvocation[Connection],
+        error: BaseException | None,
+    ) -> bool:
+        """Roll a block back, and mark it as failed with all calls that had ended well within it.
+
+        Returns:
+            Whether the error was psycopg's `Rollback`, and meant this block.
+
+        """
+        swallowed = unit.rollback(error)
+        if record and record.stands:
+            record.stands = False
+            _fail(record, active.id, error or active.error or "", error)
         if not self._inline and self._addressed:
-            for id in ids:  # noqa: A001
+            for id in active.inside:  # noqa: A001
+                why = f"rolled back with {active.id!r}"
                 _fail(OwnRecord(self, ""), id, why, error)
+        return swallowed
 
     def _record_for(self, unit: Unit) -> OwnRecord | InlineRecord:
         if self._inline:
