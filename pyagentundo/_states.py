@@ -71,6 +71,15 @@ def has_failed(conn: psycopg.BaseConnection[Any]) -> bool:
     return conn.info.transaction_status == pq.TransactionStatus.INERROR
 
 
+def was_refused(error: BaseException | None) -> bool:
+    """Return whether somebody wrote where only reading is possible, as told by any library."""
+    while error is not None:
+        if isinstance(error, pg.ReadOnlySqlTransaction):
+            return True
+        error = error.__cause__
+    return False
+
+
 def is_lost(conn: psycopg.BaseConnection[Any]) -> bool:
     """Return whether the server cannot be heard any more on a connection."""
     return bool(conn.closed) or conn.pgconn.status != pq.ConnStatus.OK

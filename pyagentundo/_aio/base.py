@@ -98,7 +98,12 @@ class AsyncBase:
             await self._verify(chosen)
             yield chosen
         elif self._pool is not None:
-            async with self._pool.connection() as lent:
+            manager = self._pool.connection()
+            if not hasattr(manager, "__aenter__"):
+                raise _states.unfit(self._pool, psycopg.AsyncConnection)
+            async with manager as lent:
+                if not isinstance(lent, psycopg.AsyncConnection):
+                    raise _states.unfit(self._pool, psycopg.AsyncConnection)
                 _states.require_usable(lent)
                 await self._verify(lent)
                 yield lent

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 import psycopg
-from psycopg import errors as pg
 
 from pyagentundo import _ambient, _json, _statements, _states, errors
 from pyagentundo._aio.base import AsyncBase
@@ -197,7 +196,7 @@ class AsyncRecording(AsyncBase):
             except BaseException as error:
                 if await async_finish(self._abandon, unit, record, active, error):
                     return
-                if not active.created and isinstance(error, pg.ReadOnlySqlTransaction):
+                if not active.created and _states.was_refused(error):
                     raise _states.repeated(call.id, active.status) from error
                 raise
 

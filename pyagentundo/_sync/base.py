@@ -99,7 +99,12 @@ class Base:
             self._verify(chosen)
             yield chosen
         elif self._pool is not None:
-            with self._pool.connection() as lent:
+            manager = self._pool.connection()
+            if not hasattr(manager, "__enter__"):
+                raise _states.unfit(self._pool, psycopg.Connection)
+            with manager as lent:
+                if not isinstance(lent, psycopg.Connection):
+                    raise _states.unfit(self._pool, psycopg.Connection)
                 _states.require_usable(lent)
                 self._verify(lent)
                 yield lent

@@ -6,6 +6,7 @@ Both ways answer the same questions; `Recording` decides when to ask them.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import psycopg
@@ -165,11 +166,13 @@ def _look(base: Base, call: Call, role: str) -> bool | None:
                 base._records.connection() as conn,
                 conn.transaction(force_rollback=True),
             ):
-                found = _record(conn, call, role, wait=_statements.RECORD_WAIT)
+                asked = dataclasses.replace(call, again=False)
+                found = _record(conn, asked, role, wait=_statements.RECORD_WAIT)
         except pg.LockNotAvailable:
             return None
         except errors.InvocationClosed:
-            return True  # and reverted since
+            # It has been reverted: since, or before it was made again.
+            return None if call.again else True
         except (errors.AgentUndoError, psycopg.Error):
             continue
         return not found.created and found.status == "committed"

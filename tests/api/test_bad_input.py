@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
@@ -97,6 +99,18 @@ def test_sources_that_are_none(conn: Connection) -> None:
         AgentUndo(5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"psycopg.Connection is no psycopg.AsyncConnection"):
         AsyncAgentUndo(conn)  # type: ignore[arg-type]
+
+    class Session:
+        """What has a connection() too, but not of this kind."""
+
+        def connection(self) -> Any:
+            return contextlib.nullcontext(self)
+
+    with pytest.raises(UsageError, match=r"Session is no psycopg\.Connection and no pool"):
+        AgentUndo(Session()).undoable()
+    pool = ConnectionPool("", open=False)
+    with pytest.raises(UsageError, match=r"ConnectionPool is no psycopg\.AsyncConnection"):
+        asyncio.run(AsyncAgentUndo(pool).undoable())
     with pytest.raises(UsageError, match="record is 'off', neither 'own' nor 'inline'") as raised:
         AgentUndo("", record="off")  # type: ignore[arg-type]
     assert hinted(raised.value)

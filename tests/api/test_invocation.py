@@ -10,7 +10,7 @@ import pytest
 
 from pyagentundo import AgentUndo, UsageError
 from tests.api.conftest import TABLE, MakeUndo
-from tests.conftest import Connection
+from tests.conftest import Connection, MakeRole
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import rows, scalar, status
 
@@ -153,6 +153,28 @@ def test_whatever_rows_and_placeholders_the_connection_has(undo: AgentUndo, dsn:
         with undo.invocation(conn) as inv:
             conn.execute("update deals set stage = $1", ["Won"])
         assert sorted(row.key["id"] for row in undo.plan(inv.id, conn=conn)) == [1, 2, 3]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("role", ["agentundo_app", "agentundo_agent", "agentundo_operator"])
+def test_as_each_role_that_may(
+    db: Connection, dsn: str, make_role: MakeRole, make_undo: MakeUndo, undo: AgentUndo, role: str
+) -> None:
+    user = make_role(member_of=role)
+    db.execute(f"grant select, update, delete on deals to {user}".encode())
+    theirs = make_undo(f"{dsn} user={user}")
+    with theirs.invocation(id="call-1", tool="t") as inv:
+        inv.connection.execute(WIN)
+    with theirs.invocation(id="call-1", tool="t") as again:
+        assert not again.created
+    with pytest.raises(ZeroDivisionError), theirs.invocation(id="call-2"):
+        _ = 1 / 0
+    with theirs.tag(None, "call-3"):
+        theirs.connection().execute(WIN)
+    assert {(i.id, i.role, i.status) for i in undo.log()} == {
+        ("call-1", user, "committed"),
+        ("call-2", user, "failed"),
+        ("call-3", user, "committed"),
+    }
 
 
 # Inside the caller's transaction ----------------------------------------------------------------

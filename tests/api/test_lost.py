@@ -100,6 +100,22 @@ def test_answer_of_commit_lost_but_it_was_done(
     assert (status(db, inv.id), undo.get(inv.id).rows) == ("committed", 1)
 
 
+def test_answer_of_commit_lost_of_a_call_made_again(
+    undo: AgentUndo, db: Connection, proxy: Proxy
+) -> None:
+    with undo.invocation(id="call-1") as inv:
+        inv.connection.execute(WIN)
+    undo.revert("call-1")
+    with (
+        psycopg.connect(proxy.dsn) as conn,
+        pytest.raises(CommitUnknown),
+        undo.invocation(conn, id="call-1", again=True),
+    ):
+        conn.execute(WIN)
+        proxy.loses_commit = True
+    assert undo.get("call-1").undoable, "as it happened"
+
+
 def test_answer_of_commit_lost_inline(db: Connection, proxy: Proxy, make_undo: MakeUndo) -> None:
     undo = make_undo(record="inline")
     with psycopg.connect(proxy.dsn) as conn, undo.invocation(conn) as inv:
