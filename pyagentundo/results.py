@@ -147,11 +147,11 @@ class Undoable:
     why_not: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Conflict(Mapping[str, Any]):
     """A row that cannot go back without destroying or breaking something later.
 
-    Also a mapping of those of its fields that are known.
+    Also a mapping of those of its fields that are known, and equal to one.
 
     Attributes:
         relation: the table.
