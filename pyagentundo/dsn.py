@@ -89,19 +89,34 @@ def connect(dsn: str | None = None, **options: Any) -> psycopg.Connection[Any]:
         DsnError: the string cannot be read or nobody answers there.
 
     """
-    text, source = choose(dsn)
-    conninfo = normalise(text, source=source)
-    options.setdefault("autocommit", True)
-    options.setdefault("application_name", "agentundo")
-    if "connect_timeout" not in conninfo_to_dict(conninfo):
-        options.setdefault("connect_timeout", os.environ.get("PGCONNECT_TIMEOUT", "10"))
+    conninfo, options, source = prepare(dsn, options)
     try:
         return psycopg.connect(conninfo, **options)
     except psycopg.OperationalError as error:
-        raise DsnError(
-            f"Cannot connect to {describe(conninfo)}: {' '.join(str(error).split())}",
-            hint=f"The address came from {source}.",
-        ) from error
+        raise unreachable(conninfo, source, error) from error
+
+
+def prepare(dsn: str | None, options: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
+    """Return what to connect with, and the name of where the address came from.
+
+    Raises:
+        DsnError: the string cannot be read.
+
+    """
+    text, source = choose(dsn)
+    conninfo = normalise(text, source=source)
+    chosen = {"autocommit": True, "application_name": "agentundo", **options}
+    if "connect_timeout" not in conninfo_to_dict(conninfo):
+        chosen.setdefault("connect_timeout", os.environ.get("PGCONNECT_TIMEOUT", "10"))
+    return conninfo, chosen, source
+
+
+def unreachable(conninfo: str, source: str, error: psycopg.Error) -> DsnError:
+    """Return what to raise when nobody answers at an address."""
+    return DsnError(
+        f"Cannot connect to {describe(conninfo)}: {' '.join(str(error).split())}",
+        hint=f"The address came from {source}.",
+    )
 
 
 def _why_useless(parts: Mapping[str, Any]) -> str | None:

@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 
 import psycopg
 
+from pyagentundo.results import Conflict
+
 
 class AgentUndoError(Exception):
     """The base of everything that this package raises on purpose.
@@ -23,10 +25,13 @@ class AgentUndoError(Exception):
         message: what happened, one sentence.
         hint: what to do next, or None.
         detail: the server's DETAIL as parsed JSON, ``{}`` when there is none.
+        sqlstate: the SQLSTATE that this class stands for, None where there is none.
+        http_status: what a web application best answers with.
 
     """
 
     sqlstate: ClassVar[str | None] = None
+    http_status: ClassVar[int] = 500
 
     def __init__(
         self, message: str, *, hint: str | None = None, detail: dict[str, Any] | None = None
@@ -37,10 +42,10 @@ class AgentUndoError(Exception):
         self.detail = detail or {}
 
     @property
-    def conflicts(self) -> list[dict[str, Any]]:
+    def conflicts(self) -> list[Conflict]:
         """The first 20 rows that stand in the way: relation, key, reason, columns."""
         found = self.detail.get("conflicts", [])
-        return found if isinstance(found, list) else []
+        return [Conflict.of(row) for row in found] if isinstance(found, list) else []
 
     @property
     def total(self) -> int:
@@ -51,6 +56,8 @@ class AgentUndoError(Exception):
 class DsnError(AgentUndoError):
     """The connection string cannot be read or leads nowhere. Never shows a password."""
 
+    http_status = 503
+
 
 class InstallError(AgentUndoError):
     """The database or the role is not fit for installing; nothing was changed."""
@@ -59,59 +66,70 @@ class InstallError(AgentUndoError):
 class LockTimeout(AgentUndoError):
     """Somebody held a table's lock in every one of our attempts; nothing was changed."""
 
+    http_status = 503
+
 
 class UndoConflict(AgentUndoError):
     """Rows cannot go back without destroying or breaking something later; nothing was changed."""
 
     sqlstate = "UN001"
+    http_status = 409
 
 
 class InvocationNotFound(AgentUndoError):
     """No such invocation or run, or none within this scope."""
 
     sqlstate = "UN002"
+    http_status = 404
 
 
 class NotPermitted(AgentUndoError):
     """The calling role may not do this."""
 
     sqlstate = "UN003"
+    http_status = 403
 
 
 class NotTrackable(AgentUndoError):
     """The relation cannot be captured: a view, a foreign or temporary table, a catalog."""
 
     sqlstate = "UN004"
+    http_status = 422
 
 
 class BlastRadiusExceeded(AgentUndoError):
     """The statement touched more rows than the limit allows; its transaction has to roll back."""
 
     sqlstate = "UN005"
+    http_status = 403
 
 
 class ApprovalRequired(AgentUndoError):
     """A person has to approve this first."""
 
     sqlstate = "UN006"
+    http_status = 403
 
 
 class GuardedStatement(AgentUndoError):
     """A protected role tried something that cannot be taken back."""
 
     sqlstate = "UN007"
+    http_status = 403
 
 
 class SchemaDrift(AgentUndoError):
     """A tracked table has another shape than its history; ``agentundo sync`` mends it."""
 
     sqlstate = "UN008"
+    http_status = 503
 
 
 class VersionMismatch(AgentUndoError):
     """The installed schema and this package cannot work together."""
 
     sqlstate = "UN009"
+    http_status = 503
 
 
 class NotInstalled(VersionMismatch):
@@ -122,12 +140,54 @@ class InvocationClosed(AgentUndoError):
     """The invocation's id is taken, finished or reverted and takes no more writes."""
 
     sqlstate = "UN010"
+    http_status = 409
+
+
+class InvocationPending(InvocationClosed):
+    """The same call is still being made elsewhere, or whoever made it died before it ended.
+
+    Nothing was written. If nobody is at it any more, `AgentUndo.fail` closes it and frees the id.
+    """
+
+
+class UsageError(AgentUndoError):
+    """An argument, or the state of a connection, makes the call impossible; nothing was changed."""
+
+    http_status = 400
+
+
+class RecordUnavailable(AgentUndoError):
+    """The call could not be recorded, so nothing was written: no record, no write."""
+
+    http_status = 503
+
+
+class PoolTimeout(AgentUndoError):
+    """All connections of an `AgentUndo` were in use for too long; nothing was changed."""
+
+    http_status = 503
+
+
+class CommitUnknown(AgentUndoError):
+    """The connection was lost while it committed, and nobody can say whether it did.
+
+    Attributes:
+        invocation: the id to look up later, or the first of several.
+
+    """
+
+    http_status = 503
+
+    def __init__(self, message: str, *, invocation: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.invocation = invocation
 
 
 class UndoExpired(AgentUndoError):
     """The history of the invocation has been purged."""
 
     sqlstate = "UN011"
+    http_status = 410
 
 
 class RecordTampered(AgentUndoError):
@@ -168,6 +228,51 @@ def from_psycopg(error: psycopg.Error) -> AgentUndoError | None:
     )
 
 
+def explain(error: psycopg.Error, *, user: str = "this role") -> AgentUndoError | None:
+    """Return the exception for an error of a statement in which everything is ours.
+
+    More than `from_psycopg`: there a missing function or right is ours too.
+
+    Args:
+        error: what psycopg raised.
+        user: who was refused, for the message.
+
+    """
+    message = error.diag.message_primary or str(error)
+    if (error.sqlstate or "").startswith("UN"):
+        return from_psycopg(error)
+    cls = _OURS_ELSEWHERE.get(error.sqlstate or "")
+    if cls and message.startswith("agentundo:"):
+        return cls(message, hint=error.diag.message_hint)
+    if error.sqlstate in _MISSING and "agentundo" in message:
+        if error.sqlstate == "3F000":
+            return NotInstalled(
+                "agentundo is not installed in this database.", hint="Run: agentundo install"
+            )
+        return VersionMismatch(
+            f"The agentundo in this database lacks what this package needs: {message}.",
+            hint="Run: agentundo upgrade",
+        )
+    if error.sqlstate == "42501":
+        return NotPermitted(
+            f"{user} may not do this: {message}.",
+            hint="Grant agentundo_app (tag, record, plan, revert within a scope), agentundo_agent"
+            " (tag, record), agentundo_operator (everything) or agentundo_auditor (read) to it.",
+        )
+    return None
+
+
+#: SQLSTATEs of the standard that our functions raise too, told by their message's first word.
+_OURS_ELSEWHERE: dict[str, type[AgentUndoError]] = {
+    "22023": UsageError,
+    "55000": UsageError,
+    "55006": UsageError,
+    "55P03": LockTimeout,
+}
+#: Schema, function, relation and column that do not exist.
+_MISSING = ("3F000", "42883", "42P01", "42703")
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Raise our errors instead of psycopg's, which stays as ``__cause__``; let others pass."""
@@ -175,6 +280,18 @@ def translated() -> Iterator[None]:
         yield
     except psycopg.Error as error:
         ours = from_psycopg(error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+@contextmanager
+def explained(user: str = "this role") -> Iterator[None]:
+    """Raise our errors instead of psycopg's around a statement that is wholly ours."""
+    try:
+        yield
+    except psycopg.Error as error:
+        ours = explain(error, user=user)
         if ours is None:
             raise
         raise ours from error

@@ -65,19 +65,22 @@ class Report:
     steps: list[Step]
 
 
+#: Whether the tables and the functions are there.
+PRESENT = (
+    "select pg_catalog.to_regclass('agentundo._home') is not null,"
+    " pg_catalog.to_regprocedure('agentundo.version()') is not null"
+)
+#: What is there; the version is empty when only the tables are.
+FOUND = "select agentundo.version(), schema_version, min_client from agentundo._home"
+FOUND_TABLES = "select '', schema_version, min_client from agentundo._home"
+
+
 def installed(conn: Connection) -> Installed | None:
     """Return what is installed in the database, None when nothing is."""
-    has_tables, has_functions = _one(
-        conn,
-        "select to_regclass('agentundo._home') is not null,"
-        " to_regprocedure('agentundo.version()') is not null",
-    )
+    has_tables, has_functions = _one(conn, PRESENT)
     if not has_tables:
         return None
-    version = "agentundo.version()" if has_functions else "''"
-    return Installed(
-        *_one(conn, f"select {version}, schema_version, min_client from agentundo._home")
-    )
+    return Installed(*_one(conn, FOUND if has_functions else FOUND_TABLES))
 
 
 def require(conn: Connection) -> Installed:
@@ -89,9 +92,13 @@ def require(conn: Connection) -> Installed:
             older than this package needs.
 
     """
-    found = installed(conn)
+    return accept(installed(conn), dbname=conn.info.dbname)
+
+
+def accept(found: Installed | None, *, dbname: str) -> Installed:
+    """Return what was found, if this package can work with it; raises what `require` does."""
     if found is None or not found.version:
-        raise _not_installed(conn)
+        raise _not_installed(dbname)
     if _parse(pyagentundo.__version__) < _parse(found.min_client):
         raise VersionMismatch(
             f"This is pyagentundo {pyagentundo.__version__}; the database needs"
@@ -161,7 +168,7 @@ def upgrade(
 
     def choose(found: Installed | None) -> tuple[str, list[Step]]:
         if found is None:
-            raise _not_installed(conn)
+            raise _not_installed(conn.info.dbname)
         if _is_newer(found, files):
             raise VersionMismatch(
                 f"The database has agentundo {found.version} (schema {found.schema_version}), newer"
@@ -197,7 +204,7 @@ def uninstall(
 
     def choose(found: Installed | None) -> tuple[str, list[Step]]:
         if found is None:
-            raise _not_installed(conn)
+            raise _not_installed(conn.info.dbname)
         return "removed", files.uninstall_steps(keep_history=keep_history)
 
     return _run(conn, choose, dry_run=dry_run, note=note)
@@ -324,9 +331,9 @@ def _missing_right(conn: Connection) -> str:
     )
 
 
-def _not_installed(conn: Connection) -> NotInstalled:
+def _not_installed(dbname: str) -> NotInstalled:
     return NotInstalled(
-        f'agentundo is not installed in database "{conn.info.dbname}".',
+        f'agentundo is not installed in database "{dbname}".',
         hint="Run: agentundo install",
     )
 

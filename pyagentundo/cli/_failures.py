@@ -47,7 +47,7 @@ class ErrorGroup(click.Group):
             with errors.translated():
                 return super().invoke(ctx)
         except errors.AgentUndoError as error:
-            lines = conflict_lines(error.conflicts, error.total)
+            lines = conflict_lines(error.detail.get("conflicts", []), error.total)
             complain(error.message, lines, _hints.spoken(error.hint, ctx.invoked_subcommand))
             code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ERROR)
         except psycopg.Error as error:

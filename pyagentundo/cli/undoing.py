@@ -258,10 +258,11 @@ def _refusals(conn: Connection, *, as_json: bool) -> Iterator[None]:
         with translated():
             yield
     except UndoConflict as error:
-        _queries.add_writers(conn, error.conflicts)
+        rows = error.detail.get("conflicts", [])
+        _queries.add_writers(conn, rows)
         if as_json:
             hint = _hints.spoken(error.hint)
-            _print_refusal(error.message, error.conflicts, error.total, hint)
+            _print_refusal(error.message, rows, error.total, hint)
         raise
     except psycopg.OperationalError as error:
         if conn.closed:

@@ -1,0 +1,181 @@
+"""Where connections come from, and who commits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal, Protocol, TypeVar
+
+import psycopg
+
+from pyagentundo import _states, errors, installer
+from pyagentundo._aio.pool import AsyncPool
+from pyagentundo._aio.units import AsyncUnit, CommitLost, Connection, fetch
+from pyagentundo._concurrency import async_sleep
+
+T = TypeVar("T")
+
+
+class ConnectionPool(Protocol):
+    """What we need of a pool: psycopg_pool's have it."""
+
+    def connection(self) -> Any:
+        """Return a context manager that lends a connection."""
+
+
+class AsyncBase:
+    """What all parts of the API share.
+
+    Args:
+        source: where the database is: a DSN or URL, a connection, or a pool of psycopg_pool.
+            By default AGENTUNDO_DATABASE_URL, DATABASE_URL, or libpq's own variables.
+        dsn: for records, when `source` is a connection; a pool's own is known.
+        record: ``own`` commits records on connections of our own, before the data; ``inline``
+            writes them in the data's transaction, for test suites that roll back.
+        pool_size: how many connections of our own for records, and as many for everything else.
+        timeout: seconds to wait for one of them.
+
+    Raises:
+        UsageError: the source is none of these.
+        DsnError: the DSN cannot be read.
+
+    """
+
+    def __init__(
+        self,
+        source: str | Connection | ConnectionPool | None = None,
+        *,
+        dsn: str | None = None,
+        record: Literal["own", "inline"] = "own",
+        pool_size: int = 4,
+        timeout: float = 30,
+    ) -> None:
+        if record not in ("own", "inline"):
+            raise errors.UsageError(
+                f"record is {record!r}, neither 'own' nor 'inline'.", hint="Leave it out: 'own'."
+            )
+        self._inline = record == "inline"
+        self._bare: Connection | None = None
+        self._pool: ConnectionPool | None = None
+        address: Any = dsn
+        options: Any = None
+        if source is None or isinstance(source, str):
+            address = source or dsn
+        elif isinstance(source, psycopg.AsyncConnection):
+            self._bare = source
+        elif isinstance(source, psycopg.BaseConnection) or not hasattr(source, "connection"):
+            raise _states.unfit(source, psycopg.AsyncConnection)
+        else:
+            self._pool = source
+            if dsn is None:
+                address = getattr(source, "conninfo", None)
+                options = getattr(source, "kwargs", None)
+        self._addressed = self._bare is None or dsn is not None
+        limits: dict[str, Any] = {"size": pool_size, "timeout": timeout}
+        self._records = AsyncPool(address, options, what="records", **limits)
+        self._calls = AsyncPool(address, options, what="plans and reverts", **limits)
+        self._verified: set[str] = set()
+
+    async def close(self) -> None:
+        """Close the connections of our own; a source that was given stays open."""
+        await self._records.close()
+        await self._calls.close()
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def _lend(self, conn: Connection | None) -> AsyncIterator[Connection]:
+        """Give the caller's connection, else one of the source's."""
+        if conn is not None and not isinstance(conn, psycopg.AsyncConnection):
+            raise _states.unfit(conn, psycopg.AsyncConnection)
+        chosen = conn or self._bare
+        if chosen is not None:
+            _states.require_usable(chosen)
+            await self._verify(chosen)
+            yield chosen
+        elif self._pool is not None:
+            manager = self._pool.connection()
+            if not hasattr(manager, "__aenter__"):
+                raise _states.unfit(self._pool, psycopg.AsyncConnection)
+            async with manager as lent:
+                if not isinstance(lent, psycopg.AsyncConnection):
+                    raise _states.unfit(self._pool, psycopg.AsyncConnection)
+                _states.require_usable(lent)
+                await self._verify(lent)
+                yield lent
+        else:
+            async with self._calls.connection() as lent:
+                await self._verify(lent)
+                yield lent
+
+    async def _verify(self, conn: Connection, kind: str = "data") -> None:
+        """Make sure, once, that the database has a schema that we can work with."""
+        if kind in self._verified:
+            return
+        found = None
+        # In a block: a query alone would leave a transaction open that nobody knows of.
+        async with conn.transaction():
+            (has_tables, has_functions), *_ = await fetch(conn, installer.PRESENT)
+            if has_tables:
+                query = installer.FOUND if has_functions else installer.FOUND_TABLES
+                row, *_ = await fetch(conn, query)
+                found = installer.Installed(*row)
+        installer.accept(found, dbname=conn.info.dbname)
+        self._verified.add(kind)
+
+    async def _run(
+        self,
+        conn: Connection | None,
+        work: Callable[[Connection], Awaitable[T]],
+        *,
+        writes: str | None = None,
+    ) -> T:
+        """Run a whole call, in a transaction of its own or in a savepoint of the caller's.
+
+        Args:
+            conn: the caller's connection, if there is one.
+            work: what to do; again after a serialization failure in a transaction of our own.
+            writes: the id concerned, when it matters whether it was committed.
+
+        """
+        for pause in _states.pauses():
+            async with self._lend(conn) as lent:
+                unit = AsyncUnit(lent)
+                former = lent.isolation_level
+                if lent is not conn and lent is not self._bare and not unit.joined:
+                    await lent.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+                try:
+                    return await self._attempt(unit, work, writes)
+                except _states.RETRIED:
+                    if unit.joined or pause is None:
+                        raise
+                finally:
+                    if lent.isolation_level != former and not lent.closed:
+                        await lent.set_isolation_level(former)
+            await async_sleep(pause)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _attempt(
+        self, unit: AsyncUnit, work: Callable[[Connection], Awaitable[T]], writes: str | None
+    ) -> T:
+        await unit.begin()
+        try:
+            answer = await work(unit.conn)
+            await unit.commit()
+        except CommitLost as lost:
+            if writes is None:
+                return answer
+            raise errors.CommitUnknown(
+                f"The connection was lost while it committed, and {writes!r} may or may not have"
+                " been taken back.",
+                invocation=writes,
+                hint="Call it again: what has been done is not done twice.",
+            ) from lost.__cause__
+        except BaseException as error:
+            await unit.rollback(error)
+            raise
+        return answer

@@ -1,0 +1,325 @@
+"""Plans and reverts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal
+
+from pyagentundo import _statements, _targets, results
+from pyagentundo._aio.base import AsyncBase
+from pyagentundo._aio.cursors import pages
+from pyagentundo._aio.units import Connection, fetch
+from pyagentundo._targets import Target
+from pyagentundo.results import Plan, PlanCount, PlanRow, RevertResult
+from pyagentundo.selection import Selection
+
+Mode = Literal["abort", "skip", "cascade", "force"]
+
+
+class AsyncUndoing(AsyncBase):
+    """Plans and reverts.
+
+    What is to be undone is an id, several ids, an `Invocation` or several, or a `Selection`; it is
+    always one unit, whose members never conflict with each other. A `Selection` needs a role that
+    may read the log: agentundo_operator or agentundo_auditor.
+
+    Every method takes ``conn``: the call then belongs to the transaction that is open there.
+    Without it each call is a READ COMMITTED transaction of its own, committed on return and tried
+    again after a serialization failure or deadlock.
+    """
+
+    async def plan(
+        self,
+        what: Target,
+        *,
+        on_conflict: Mode = "abort",
+        merge: bool = False,
+        scope: str | None = None,
+        conn: Connection | None = None,
+    ) -> Plan:
+        """Return what `revert` with the same arguments would do, row by row. Changes nothing.
+
+        All rows are held in memory; `iter_plan` does not, and `plan_summary` only counts.
+
+        Args:
+            what: the invocations.
+            on_conflict: what to do with rows that were changed since.
+            merge: put only the call's own columns back where others changed other ones.
+            scope: only within this tenant, campaign or project.
+            conn: see the class.
+
+        Raises:
+            InvocationNotFound: there is no such invocation in the scope.
+            UndoExpired: its history was purged.
+            NotPermitted: the role may not plan.
+
+        """
+        options = {"on_conflict": on_conflict, "merge": merge, "scope": scope}
+
+        async def read(lent: Connection) -> Plan:
+            ids = await _ids(lent, what)
+            rows = await _call(lent, "plan", ids, options)
+            return Plan(tuple(rows), await self._effects(lent, ids))
+
+        return await self._run(conn, read)
+
+    async def plan_run(
+        self,
+        run: str,
+        *,
+        from_step: int = 1,
+        on_conflict: Mode = "abort",
+        merge: bool = False,
+        scope: str | None = None,
+        conn: Connection | None = None,
+    ) -> Plan:
+        """Return what `revert_run` with the same arguments would do. Changes nothing.
+
+        Args:
+            run: the run.
+            from_step: only from this step on, counted from 1.
+            on_conflict: as for `plan`.
+            merge: as for `plan`.
+            scope: as for `plan`.
+            conn: see the class.
+
+        Raises:
+            InvocationNotFound: there is no such run in the scope.
+            UndoExpired: the history of one of its invocations was purged.
+            NotPermitted: the role may not plan.
+
+        """
+        options = {
+            "from_step": _targets.step(from_step),
+            "on_conflict": on_conflict,
+            "merge": merge,
+            "scope": scope,
+        }
+
+        async def read(lent: Connection) -> Plan:
+            rows = await _call(lent, "plan_run", run, options)
+            effects = await self._effects(lent, Selection(run=run, from_step=from_step))
+            return Plan(tuple(rows), effects)
+
+        return await self._run(conn, read)
+
+    async def iter_plan(
+        self,
+        what: Target,
+        *,
+        on_conflict: Mode = "abort",
+        merge: bool = False,
+        scope: str | None = None,
+        page_rows: int = 1000,
+        conn: Connection | None = None,
+    ) -> AsyncIterator[PlanRow]:
+        """Yield the rows of `plan`, fetched in pages: for plans that do not fit into memory.
+
+        A transaction stays open until the iterator is exhausted or closed.
+
+        Args:
+            what: the invocations.
+            on_conflict: as for `plan`.
+            merge: as for `plan`.
+            scope: as for `plan`.
+            page_rows: how many rows to fetch at a time.
+            conn: see the class.
+
+        Raises:
+            InvocationNotFound: there is no such invocation in the scope.
+            UndoExpired: its history was purged.
+            NotPermitted: the role may not plan.
+
+        """
+        options = {"on_conflict": on_conflict, "merge": merge, "scope": scope}
+        async with self._lend(conn) as lent:
+            ids = await self._run(lent, functools.partial(_ids, what=what))
+            query = _statements.call("plan", options)
+            parameters = {**options, "what": ids}
+            async for row in pages(lent, query, parameters, PlanRow, page_rows):
+                yield row
+
+    async def plan_summary(
+        self,
+        what: Target,
+        *,
+        on_conflict: Mode = "abort",
+        merge: bool = False,
+        scope: str | None = None,
+        conn: Connection | None = None,
+    ) -> list[PlanCount]:
+        """Return the rows of `plan`, counted per table, action and status. Changes nothing.
+
+        Arguments and errors are those of `plan`.
+        """
+        options = {"on_conflict": on_conflict, "merge": merge, "scope": scope}
+
+        async def read(lent: Connection) -> list[PlanCount]:
+            query = _statements.call("plan_summary", options)
+            found = await fetch(lent, query, {**options, "what": await _ids(lent, what)})
+            return [results.count_of(row) for row in found]
+
+        return await self._run(conn, read)
+
+    async def revert(
+        self,
+        what: Target,
+        *,
+        on_conflict: Mode = "abort",
+        merge: bool = False,
+        reason: str | None = None,
+        reverted_by: str | None = None,
+        scope: str | None = None,
+        conn: Connection | None = None,
+    ) -> RevertResult:
+        """Put back every row that these invocations wrote, and leave later work of others alone.
+
+        All or nothing, unless `on_conflict` says otherwise. Twice is once: the second call answers
+        ``already_reverted``. The revert is an invocation too; `redo` takes it back.
+
+        Args:
+            what: the invocations.
+            on_conflict: what to do with rows that were changed since: ``abort`` refuses all of it,
+                ``skip`` leaves those rows, ``cascade`` takes later agents' calls back first,
+                ``force`` overwrites (needs `reverted_by` and `reason`).
+            merge: put only the call's own columns back where others changed other ones.
+            reason: why, for the record.
+            reverted_by: the person whose decision it is; members of agentundo_app must say.
+            scope: only within this tenant, campaign or project.
+            conn: see the class.
+
+        Raises:
+            UndoConflict: rows stand in the way, see its ``conflicts``. Nothing was changed.
+            InvocationNotFound: there is no such invocation in the scope.
+            NotPermitted: the role or the person may not.
+            UndoExpired: the history was purged.
+            LockTimeout: somebody holds a row or table for too long. Nothing was changed.
+            CommitUnknown: the connection was lost while it committed; calling again is safe.
+
+        """
+        options = {
+            "on_conflict": on_conflict,
+            "merge": merge,
+            "reason": reason,
+            "reverted_by": reverted_by,
+            "scope": scope,
+        }
+
+        async def write(lent: Connection) -> RevertResult:
+            return await _revert(lent, "revert", await _ids(lent, what), options)
+
+        return await self._run(conn, write, writes=_targets.name(what))
+
+    async def revert_run(
+        self,
+        run: str,
+        *,
+        from_step: int = 1,
+        on_conflict: Mode = "abort",
+        merge: bool = False,
+        reason: str | None = None,
+        reverted_by: str | None = None,
+        scope: str | None = None,
+        conn: Connection | None = None,
+    ) -> RevertResult:
+        """Put back what a run wrote from a step on, as one unit.
+
+        Args:
+            run: the run.
+            from_step: only from this step on, counted from 1.
+            on_conflict: as for `revert`.
+            merge: as for `revert`.
+            reason: as for `revert`.
+            reverted_by: as for `revert`.
+            scope: as for `revert`.
+            conn: see the class.
+
+        Raises:
+            UndoConflict: and all the others of `revert`.
+
+        """
+        options = {
+            "from_step": _targets.step(from_step),
+            "on_conflict": on_conflict,
+            "merge": merge,
+            "reason": reason,
+            "reverted_by": reverted_by,
+            "scope": scope,
+        }
+
+        async def write(lent: Connection) -> RevertResult:
+            return await _revert(lent, "revert_run", run, options)
+
+        return await self._run(conn, write, writes=run)
+
+    async def redo(
+        self,
+        invocation: str,
+        *,
+        on_conflict: Mode = "abort",
+        merge: bool = False,
+        reason: str | None = None,
+        reverted_by: str | None = None,
+        scope: str | None = None,
+        conn: Connection | None = None,
+    ) -> RevertResult:
+        """Take the newest standing revert of an invocation back: what it wrote is there again.
+
+        Args:
+            invocation: its id, or that of the revert.
+            on_conflict: as for `revert`.
+            merge: as for `revert`.
+            reason: as for `revert`.
+            reverted_by: as for `revert`.
+            scope: as for `revert`.
+            conn: see the class.
+
+        Raises:
+            UndoConflict: and all the others of `revert`.
+
+        """
+        options = {
+            "on_conflict": on_conflict,
+            "merge": merge,
+            "reason": reason,
+            "reverted_by": reverted_by,
+            "scope": scope,
+        }
+
+        async def write(lent: Connection) -> RevertResult:
+            return await _revert(lent, "redo", invocation, options)
+
+        return await self._run(conn, write, writes=invocation)
+
+    async def _effects(
+        self, conn: Connection, what: Sequence[str] | Selection
+    ) -> tuple[results.Effect, ...] | None:
+        """Return what left the database, None where the role may not know."""
+        if await fetch(conn, _statements.MAY_READ_EFFECTS) != [(True,)]:
+            return None
+        parameters = {"ids": await _ids(conn, what)}
+        rows = results.row_of(results.Effect)
+        return tuple(await fetch(conn, _statements.EFFECTS, parameters, rows=rows))
+
+
+async def _ids(conn: Connection, what: Target) -> list[str]:
+    """Return the ids meant; those that were named as they are, the server knows them or not."""
+    if not isinstance(what, Selection):
+        return _targets.ids(what)
+    found = await fetch(conn, _statements.ids(what), what.given())
+    return _targets.require_some([one for (one,) in found])
+
+
+async def _call(conn: Connection, function: str, what: Any, options: dict[str, Any]) -> list[Any]:
+    row = PlanRow if function.startswith("plan") else RevertResult
+    query = _statements.call(function, options)
+    return await fetch(conn, query, {**options, "what": what}, rows=results.row_of(row))
+
+
+async def _revert(
+    conn: Connection, function: str, what: Any, options: dict[str, Any]
+) -> RevertResult:
+    answer: RevertResult
+    (answer,) = await _call(conn, function, what, options)
+    return answer

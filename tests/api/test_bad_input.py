@@ -1,0 +1,404 @@
+"""What cannot work is told in clear words, before anything is written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg_pool import ConnectionPool
+
+from pyagentundo import (
+    AgentUndo,
+    AgentUndoError,
+    AsyncAgentUndo,
+    DsnError,
+    InvocationNotFound,
+    LockTimeout,
+    NotInstalled,
+    NotPermitted,
+    NotTrackable,
+    PoolTimeout,
+    RecordUnavailable,
+    Selection,
+    UndoConflict,
+    UndoExpired,
+    UsageError,
+    VersionMismatch,
+    installer,
+)
+from tests.api.conftest import TABLE, MakeUndo
+from tests.conftest import Connect, Connection, MakeRole
+from tests.support.state import assert_same, snapshot
+from tests.support.undo import scalar
+
+WIN = "update deals set stage = 'Won' where id = 1"
+Way = Callable[[AgentUndo, Connection], Any]
+#: Every way to hand a connection to us.
+WAYS: dict[str, Way] = {
+    "invocation": lambda undo, conn: undo.invocation(conn).__enter__(),
+    "tag": lambda undo, conn: undo.tag(conn).__enter__(),
+    "plan": lambda undo, conn: undo.plan("x", conn=conn),
+    "iter_plan": lambda undo, conn: list(undo.iter_plan("x", conn=conn)),
+    "revert": lambda undo, conn: undo.revert("x", conn=conn),
+    "log": lambda undo, conn: undo.log(conn=conn),
+    "record_effect": lambda undo, conn: undo.record_effect("x", "mail", conn=conn),
+    "fail": lambda undo, conn: undo.fail("x", "why", conn=conn),
+}
+
+
+def hinted(error: AgentUndoError) -> str:
+    assert error.hint, "an error of ours says what to do next"
+    return error.hint
+
+
+# Connections ------------------------------------------------------------------------------------
+
+
+def test_closed_connection(undo: AgentUndo, conn: Connection) -> None:
+    conn.close()
+    for way in WAYS.values():
+        with pytest.raises(UsageError, match="The connection is closed") as raised:
+            way(undo, conn)
+        assert "Open a new one" in hinted(raised.value)
+    assert undo.log() == [], "and nothing was recorded"
+
+
+def test_failed_transaction(undo: AgentUndo, conn: Connection) -> None:
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        conn.execute("select from nowhere")
+    for way in WAYS.values():
+        with pytest.raises(UsageError, match="in a failed transaction") as raised:
+            way(undo, conn)
+        assert "conn.rollback()" in hinted(raised.value)
+    assert undo.log() == []
+
+
+def test_busy_connection(undo: AgentUndo, conn: Connection) -> None:
+    with conn.cursor().copy("copy deals to stdout") as copy:
+        with pytest.raises(UsageError, match="busy with another command") as raised:
+            undo.invocation(conn).__enter__()
+        assert "Finish it first" in hinted(raised.value)
+        assert len(list(copy.rows())) == 3
+
+
+@pytest.mark.parametrize("given", [object(), "host=/tmp", 5])
+def test_something_else_than_a_connection(undo: AgentUndo, given: Any) -> None:
+    with pytest.raises(UsageError, match=r"is no psycopg\.Connection") as raised:
+        undo.invocation(given).__enter__()
+    assert ".connection.driver_connection" in hinted(raised.value)
+
+
+def test_sources_that_are_none(conn: Connection) -> None:
+    with pytest.raises(UsageError, match=r"builtins\.int is no psycopg\.Connection and no pool"):
+        AgentUndo(5)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"psycopg.Connection is no psycopg.AsyncConnection"):
+        AsyncAgentUndo(conn)  # type: ignore[arg-type]
+
+    class Session:
+        """What has a connection() too, but not of this kind."""
+
+        def connection(self) -> Any:
+            return contextlib.nullcontext(self)
+
+    with pytest.raises(UsageError, match=r"Session is no psycopg\.Connection and no pool"):
+        AgentUndo(Session()).undoable()
+    pool = ConnectionPool("", open=False)
+    with pytest.raises(UsageError, match=r"ConnectionPool is no psycopg\.AsyncConnection"):
+        asyncio.run(AsyncAgentUndo(pool).undoable())
+    with pytest.raises(UsageError, match="record is 'off', neither 'own' nor 'inline'") as raised:
+        AgentUndo("", record="off")  # type: ignore[arg-type]
+    assert hinted(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("mysql://localhost/x", "is no PostgreSQL address"),
+        ("host=127.0.0.1 port=1 dbname=none", "Cannot connect to"),
+        ("nonsense", "cannot be read"),
+    ],
+)
+def test_address_that_leads_nowhere(make_undo: MakeUndo, source: str, message: str) -> None:
+    undo = make_undo(source)
+    with pytest.raises(DsnError, match=message) as raised:
+        undo.undoable()
+    assert hinted(raised.value)
+    with pytest.raises(RecordUnavailable, match=message):
+        undo.record()
+
+
+def test_callers_pool_of_size_one(undo: AgentUndo, db: Connection, dsn: str) -> None:
+    with ConnectionPool(dsn, min_size=1, max_size=1, timeout=3) as pool, AgentUndo(pool) as pooled:
+        for _ in range(2):
+            with pooled.invocation(tool="t") as inv:
+                inv.connection.execute(WIN)
+        with pool.connection() as conn, pooled.invocation(conn) as inv:
+            conn.execute(WIN)
+            number = pooled.record_effect(inv.id, "mail")
+        assert number == 1
+        assert pooled.plan(inv.id).feasible
+        assert pooled.revert(inv.id).status == "reverted"
+        with pool.connection() as conn:
+            assert conn.isolation_level is None, "the pool's connection is as it was"
+
+
+def test_all_of_our_own_connections_in_use(undo: AgentUndo, make_undo: MakeUndo) -> None:
+    small = make_undo(pool_size=1, timeout=0.2)
+    with small.invocation() as inv:  # holds the one for data
+        with pytest.raises(PoolTimeout, match=r"All 1 connections .* in use for 0.2 s") as raised:
+            small.undoable()
+        assert "pool_size" in hinted(raised.value)
+        assert small.record(id="other").created, "records have connections of their own"
+    assert inv.status == "committed"
+
+
+# Databases --------------------------------------------------------------------------------------
+
+
+def test_database_without_agentundo(bare_dsn: str) -> None:
+    with psycopg.connect(bare_dsn) as conn, AgentUndo(bare_dsn) as undo:
+        for way in WAYS.values():
+            with pytest.raises(NotInstalled, match="is not installed in database") as raised:
+                way(undo, conn)
+            assert hinted(raised.value) == "Run: agentundo install"
+            assert conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        with pytest.raises(NotInstalled):
+            undo.record()
+
+
+def test_history_without_functions(undo: AgentUndo, db: Connection, dsn: str) -> None:
+    installer.uninstall(db, keep_history=True)
+    with pytest.raises(NotInstalled):
+        undo.undoable()
+
+
+def test_uninstalled_in_the_meantime(undo: AgentUndo, db: Connection) -> None:
+    undo.undoable()
+    installer.uninstall(db)
+    with pytest.raises(NotInstalled):
+        undo.undoable()
+    with pytest.raises(NotInstalled):
+        undo.record()
+
+
+def test_schema_that_wants_a_newer_client(undo: AgentUndo, db: Connection) -> None:
+    db.execute("update agentundo._home set min_client = '99.0'")
+    with pytest.raises(VersionMismatch, match=r"the database needs 99.0 or later") as raised:
+        undo.invocation(db).__enter__()
+    assert hinted(raised.value) == "Run: pip install --upgrade pyagentundo"
+
+
+def test_schema_that_is_too_old(undo: AgentUndo, db: Connection) -> None:
+    db.execute("update agentundo._home set schema_version = 0")
+    with pytest.raises(VersionMismatch, match="The database has schema version 0") as raised:
+        undo.plan("x")
+    assert hinted(raised.value) == "Run: agentundo upgrade"
+
+
+def test_schema_that_lacks_a_function(undo: AgentUndo, db: Connection) -> None:
+    db.execute("drop function agentundo.check()")
+    with pytest.raises(VersionMismatch, match="lacks what this package needs") as raised:
+        undo.check()
+    assert hinted(raised.value) == "Run: agentundo upgrade"
+
+
+def test_newer_schema_with_more_columns(undo: AgentUndo, db: Connection) -> None:
+    db.execute("alter type agentundo.finding add attribute novelty text")
+    db.execute("drop function agentundo.check()")
+    db.execute(
+        "create function agentundo.check() returns setof agentundo.finding language sql as"
+        " $$ select 'info', 'x', 'p', 'h', 'new' $$"
+    )
+    assert [finding.problem for finding in undo.check()] == ["p"]
+
+
+def test_read_only_server(db: Connection, conn: Connection, make_undo: MakeUndo, dsn: str) -> None:
+    standby = make_undo(f"{dsn} options='-c default_transaction_read_only=on'")
+    with pytest.raises(RecordUnavailable, match="read-only transaction") as raised:
+        standby.invocation(conn).__enter__()
+    assert isinstance(raised.value.__cause__, psycopg.errors.ReadOnlySqlTransaction)
+    assert standby.undoable() == []
+
+
+def test_records_in_another_database(
+    db: Connection, conn: Connection, bare_dsn: str, make_undo: MakeUndo
+) -> None:
+    before = snapshot(db, TABLE)
+    with psycopg.connect(bare_dsn, autocommit=True) as other:
+        installer.install(other)
+    undo = make_undo(conn, dsn=bare_dsn)
+    with (
+        pytest.raises(InvocationNotFound, match="no record of invocation") as raised,
+        undo.invocation(),
+    ):
+        conn.execute(WIN)
+    assert "do records go there too?" in raised.value.__notes__[0]
+    assert_same(before, snapshot(db, TABLE))
+
+
+# Roles ------------------------------------------------------------------------------------------
+
+
+def test_role_without_rights(
+    db: Connection, connect: Connect, make_role: MakeRole, make_undo: MakeUndo
+) -> None:
+    conn = connect(user=make_role())
+    user = conn.info.user
+    with pytest.raises(NotPermitted, match=f"{user} may not do this") as raised:
+        make_undo(conn).undoable()
+    assert "agentundo_operator" in hinted(raised.value)
+    assert isinstance(raised.value.__cause__, psycopg.errors.InsufficientPrivilege)
+
+
+def test_application_may_not_read_everybodys_log(
+    undo: AgentUndo, db: Connection, connect: Connect, make_role: MakeRole, make_undo: MakeUndo
+) -> None:
+    conn = connect(user=make_role(member_of="agentundo_app"))
+    with undo.invocation(id="call-1", on_behalf_of="dana") as inv:
+        inv.connection.execute(WIN)
+    app = make_undo(conn)
+    with pytest.raises(NotPermitted, match="invocations"):
+        app.log()
+    assert app.plan("call-1").effects is None, "not known is not the same as none"
+    with pytest.raises(NotPermitted, match="must say who reverts"):
+        app.revert("call-1")
+    assert app.revert("call-1", reverted_by="dana").status == "reverted"
+
+
+# Arguments --------------------------------------------------------------------------------------
+
+CASES: list[tuple[str, Callable[[AgentUndo], Any], str]] = [
+    ("empty id", lambda u: u.record(id=""), "the invocation id is empty"),
+    ("long id", lambda u: u.record(id="ä" * 128), "256 bytes, more than the 255"),
+    ("id of another type", lambda u: u.record(id=5), "id is of type int, not a text"),  # type: ignore[arg-type]
+    ("NUL", lambda u: u.record(tool="a\0b"), "tool contains the character NUL"),
+    ("surrogate", lambda u: u.record(actor="\ud800"), "half of a surrogate pair"),
+    ("step", lambda u: u.record(run="r", step=0), "step is 0, not a whole number from 1"),
+    ("large step", lambda u: u.record(step=2**40), "step is 1099511627776, not a whole"),
+    ("bool step", lambda u: u.record(step=True), "step is True, not a whole number"),
+    ("tier", lambda u: u.record(tier="huge"), "there is no tier 'huge'"),  # type: ignore[arg-type]
+    ("input", lambda u: u.record(input={"x": object()}), "input holds a object, which is no JSON"),
+    ("key", lambda u: u.record(input={1: 2}), "input has the key 1, which is no text"),
+    ("meta", lambda u: u.record(meta=["a\0"]), "meta contains the character NUL"),
+    ("nothing", lambda u: u.plan([]), "No invocation was named"),
+    ("a number", lambda u: u.plan(5), "A int names no invocation"),  # type: ignore[arg-type]
+    ("mode", lambda u: u.plan("x", on_conflict="no"), "there is no mode 'no' for conflicts"),  # type: ignore[arg-type]
+    ("from_step", lambda u: u.revert_run("r", from_step=0), "from_step is 0, not a whole number"),
+    ("steps of none", lambda u: u.log(from_step=2), "from_step was given without run"),
+    ("limit", lambda u: u.log(limit=0), "limit is 0, not a whole number from 1"),
+    ("page", lambda u: list(u.iter_plan("x", page_rows=0)), "page_rows is 0, not a whole"),
+    ("time", lambda u: u.log(since=datetime(2026, 1, 1)), "not a time with a time zone"),
+    ("kind", lambda u: u.record_effect("x", "mail", kind="no"), "no kind of effect 'no'"),  # type: ignore[arg-type]
+    ("name", lambda u: u.record_effect("x", ""), "the name of the effect is empty"),
+    ("key of a row", lambda u: u.row_history("deals", {"n": 1}), "this is not a key of"),
+]
+
+
+def test_arguments(undo: AgentUndo) -> None:
+    for name, call, message in CASES:
+        with pytest.raises(UsageError, match=message) as raised:
+            call(undo)
+        assert hinted(raised.value), name
+    assert undo.log() == []
+
+
+def test_input_that_contains_itself(undo: AgentUndo) -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(UsageError, match="input contains itself"):
+        undo.record(input=loop)
+
+
+def test_result_that_is_no_json_rolls_back(
+    undo: AgentUndo, db: Connection, conn: Connection
+) -> None:
+    before = snapshot(db, TABLE)
+    with pytest.raises(UsageError, match="result holds a object"), undo.invocation(conn) as inv:
+        conn.execute(WIN)
+        inv.result = {"deal": object()}
+    assert undo.get(inv.id).status == "failed"
+    assert_same(before, snapshot(db, TABLE))
+
+
+def test_what_is_not_there(undo: AgentUndo, db: Connection) -> None:
+    for call in (undo.get, undo.plan, undo.revert, undo.redo, undo.diff, undo.plan_summary):
+        with pytest.raises(InvocationNotFound, match="nobody"):
+            call("nobody")
+    with pytest.raises(InvocationNotFound, match="no run 'nobody'"):
+        undo.revert_run("nobody")
+    with pytest.raises(InvocationNotFound, match="No invocation matches") as raised:
+        undo.plan(Selection(actor="nobody"))
+    assert hinted(raised.value)
+    with pytest.raises(InvocationNotFound, match="no record of invocation"):
+        undo.fail("nobody", "why")
+    with pytest.raises(NotTrackable, match="scratch is not tracked"):
+        undo.row_history("scratch", {"n": 1})
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        undo.row_version("nowhere", {"n": 1})
+
+
+def test_purged(undo: AgentUndo, db: Connection, conn: Connection) -> None:
+    with undo.invocation(conn) as inv:
+        conn.execute(WIN)
+    db.execute("select agentundo.purge('0 s')")
+    with pytest.raises(UndoExpired, match="can no longer be undone"):
+        undo.revert(inv.id)
+
+
+def test_conflict_carries_its_rows(undo: AgentUndo, db: Connection, conn: Connection) -> None:
+    with undo.invocation(conn) as inv:
+        conn.execute("update deals set stage = 'Won'")
+    db.execute("update deals set stage = 'Lost' where id = 2")
+    before = snapshot(db, TABLE)
+    with pytest.raises(UndoConflict) as raised:
+        undo.revert(inv.id)
+    error = raised.value
+    assert error.sqlstate == "UN001"
+    assert error.total == 1
+    (conflict,) = error.conflicts
+    assert (conflict.relation, conflict.key, conflict.reason) == (TABLE, {"id": 2}, "row_changed")
+    assert (conflict.columns, conflict["invocation"]) == (("stage",), inv.id)
+    assert "constraint" not in conflict
+    with pytest.raises(KeyError):
+        conflict["constraint"]
+    assert isinstance(error.__cause__, psycopg.Error)
+    assert error.__cause__.sqlstate == "UN001"
+    assert undo.plan(inv.id).conflicts == (conflict,)
+    assert_same(before, snapshot(db, TABLE))
+
+
+def test_lock_that_is_held_for_too_long(
+    undo: AgentUndo, db: Connection, conn: Connection, dsn: str, make_undo: MakeUndo
+) -> None:
+    with undo.invocation(conn) as inv:
+        conn.execute(WIN)
+    conn.execute("select from deals where id = 1 for update")
+    hasty = make_undo(f"{dsn} options='-c lock_timeout=300ms'")
+    with pytest.raises(LockTimeout, match="somebody holds rows or tables of this undo") as raised:
+        hasty.revert(inv.id)
+    assert hinted(raised.value)
+    assert scalar(db, "select stage from deals where id = 1") == "Won"
+
+
+def test_revert_where_it_cannot_run(undo: AgentUndo, db: Connection, conn: Connection) -> None:
+    with undo.invocation(conn) as inv:
+        conn.execute(WIN)
+    db.execute(
+        "create function nop() returns trigger language plpgsql as $$ begin return new; end $$;"
+        " create trigger nop before update on deals for each row execute function nop()"
+    )
+    with conn.cursor(name="open") as cursor:
+        cursor.execute("select * from deals")
+        cursor.fetchone()
+        with pytest.raises(UsageError, match="revert cannot run here") as raised:
+            undo.revert(inv.id, conn=conn)
+    assert hinted(raised.value)
+    conn.execute("update deals set amount = 1 where id = 3")
+    conn.commit()
+    assert scalar(db, "select amount from deals where id = 3") == Decimal(1)

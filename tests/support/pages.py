@@ -1,0 +1,95 @@
+"""Pages of the documentation as programs.
+
+A page's Python blocks run section by section (``## …``), in order, after those at its top. A line
+that ends in ``# → value`` must evaluate to what is shown. Blocks may ``await`` as they stand.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+_FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SHOWN = re.compile(r"^(\s*)(\S.*?)\s+# → (.+)$", re.MULTILINE)
+
+
+@dataclass
+class Section:
+    """A part of a page.
+
+    Attributes:
+        page: the file's name.
+        title: its heading; empty for the top of the page.
+        blocks: its Python blocks, each with the number of its first line.
+
+    """
+
+    page: str
+    title: str
+    blocks: list[tuple[int, str]] = field(default_factory=list)
+
+
+def sections(page: str) -> list[Section]:
+    """Return the sections of a page, the top first."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    found = [Section(page, "")]
+    starts = [0]
+    for heading in re.finditer(r"^## (.+)$", text, re.MULTILINE):
+        found.append(Section(page, heading[1]))
+        starts.append(heading.start())
+    for block in _FENCE.finditer(text):
+        section = next(
+            s for s, at in zip(found[::-1], starts[::-1], strict=True) if at < block.start()
+        )
+        section.blocks.append((text.count("\n", 0, block.start(1)) + 1, block[1]))
+    return found
+
+
+def section(page: str, title: str) -> Section:
+    """Return one section."""
+    return next(one for one in sections(page) if one.title == title)
+
+
+def run(section: Section, namespace: dict[str, Any], runner: asyncio.Runner) -> dict[str, Any]:
+    """Run a section's blocks after those at the top of its page.
+
+    Args:
+        section: what to run.
+        namespace: in which; `undo` and `conn` that it makes are for the caller to close.
+        runner: for what the blocks await.
+
+    """
+    top = sections(section.page)[0]
+    namespace |= {"_shows": _shows, "__name__": "page"}
+    for line, source in [*top.blocks, *(section.blocks if section.title else [])]:
+        _run_block(source, line, section, namespace, runner)
+    return namespace
+
+
+def _run_block(
+    source: str, line: int, section: Section, namespace: dict[str, Any], runner: asyncio.Runner
+) -> None:
+    checked = _SHOWN.sub(lambda m: f"{m[1]}_shows(({m[2]}), {m[3]!r})", source)
+    code = compile(
+        "\n" * (line - 1) + checked,
+        str(DOCS / section.page),
+        "exec",
+        flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+        dont_inherit=True,
+    )
+    if code.co_flags & inspect.CO_COROUTINE:
+        runner.run(types.FunctionType(code, namespace)())
+    else:
+        exec(code, namespace)
+
+
+def _shows(value: Any, shown: str) -> None:
+    assert repr(value) == shown, f"the page shows {shown}, it is {value!r}"
