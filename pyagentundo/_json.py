@@ -22,10 +22,17 @@ from psycopg.types import json as psycopg_json
 
 from pyagentundo.errors import UsageError
 
+# Python refuses to turn longer texts into an int.
+_LONG = 4000
+
 
 def loads(text: str | bytes) -> Any:
-    """Read JSON; numbers that are not whole become `Decimal`."""
-    return json.loads(text, parse_float=Decimal)
+    """Read JSON; numbers that are not whole, and very long ones, become `Decimal`."""
+    return json.loads(text, parse_float=Decimal, parse_int=_whole)
+
+
+def _whole(text: str) -> int | Decimal:
+    return int(text) if len(text) < _LONG else Decimal(text)
 
 
 class _Json(psycopg_json.JsonLoader):

@@ -13,7 +13,7 @@ from psycopg.types.json import set_json_loads
 
 from pyagentundo import dsn as dsns
 from pyagentundo import installer
-from pyagentundo.cli import _json
+from pyagentundo._json import loads
 from pyagentundo.cli._failures import notice_of
 from pyagentundo.cli._options import chosen_dsn
 
@@ -33,7 +33,7 @@ def connect(dsn: str | None, **options: Any) -> Connection:
     """
     # No statement is run often enough to be prepared, and a pooler might not know it again.
     conn = dsns.connect(dsn, row_factory=dict_row, prepare_threshold=None, **options)
-    set_json_loads(_json.loads, conn)
+    set_json_loads(loads, conn)
     return conn
 
 

@@ -1,8 +1,8 @@
-"""JSON that keeps every digit.
+"""JSON on stdout that keeps every digit.
 
 What the server shows as jsonb has numbers of any size and scale; Python's floats would turn 1000.00
-into 1000.0 and forget what lies beyond sixteen digits. So numbers are read as `Decimal` and written
-as they were.
+into 1000.0 and forget what lies beyond sixteen digits. They are read as `Decimal`
+(`pyagentundo._json`) and written as they were.
 """
 
 from __future__ import annotations
@@ -14,14 +14,6 @@ from decimal import Decimal
 from typing import Any
 
 import click
-
-# Python refuses to turn longer texts into an int.
-_LONG = 4000
-
-
-def loads(text: str | bytes) -> Any:
-    """Read JSON; numbers with a fraction, and very long ones, become `Decimal`."""
-    return json.loads(text, parse_float=Decimal, parse_int=_whole)
 
 
 def dumps(data: Any, *, indent: int | None = 2) -> str:
@@ -58,10 +50,6 @@ def print_json_line(data: Any) -> None:
 def number(value: int | Decimal) -> str:
     """Return a number as the database shows it: never with an exponent."""
     return format(value, "f") if isinstance(value, Decimal) else str(value)
-
-
-def _whole(text: str) -> int | Decimal:
-    return int(text) if len(text) < _LONG else Decimal(text)
 
 
 def _pieces(data: Any, indent: int | None, level: int) -> Iterable[str]:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from uuid import UUID
 
 import click
 from psycopg.conninfo import conninfo_to_dict
 
 from pyagentundo import dsn as dsns
+from pyagentundo._calls import new_id
 from pyagentundo.cli import _queries
 from pyagentundo.cli._connection import connect, connected
 from pyagentundo.cli._failures import complain
@@ -81,7 +79,7 @@ def exec_(
       agentundo exec -- psql -f fix.sql
       agentundo exec --run nightly --actor tidy-bot -- python tidy.py --all
     """
-    invocation = str(_uuid7())
+    invocation = new_id()
     settings = {
         "agent.invocation": invocation,
         "agent.run": run,
@@ -164,13 +162,6 @@ def _report(invocation: str, scope: str | None, program: str, code: int) -> None
     for change in changes:
         screen.line(f"  {change['operation']} {change['relation']}: {count(change['rows'], 'row')}")
     screen.line(f"take it back: agentundo revert {invocation}")
-
-
-def _uuid7() -> UUID:
-    """Return an id that sorts by time: RFC 9562, version 7."""
-    value = time.time_ns() // 1_000_000 << 80 | secrets.randbits(80)
-    value = value & ~(0xF << 76) | 0x7 << 76
-    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
 
 
 COMMANDS = [exec_]

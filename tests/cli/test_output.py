@@ -13,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from pyagentundo._json import loads
 from pyagentundo.cli import _json, main
 from pyagentundo.cli._screen import Screen, columns_of, cut, pad, printable, wrapped
 from pyagentundo.cli._tables import cell, count, print_fields, print_table, size, value_text
@@ -167,7 +168,7 @@ def test_completion_of_commands_ids_tables_and_roles(
     ],
 )  # fmt: skip
 def test_json_keeps_every_digit(text: str) -> None:
-    written = _json.dumps(_json.loads(text), indent=None)
+    written = _json.dumps(loads(text), indent=None)
     assert written == text
 
 
