@@ -3450,15 +3450,15 @@ $body$
   select format($sql$
   select $9[4]::int, change, part, cur, coalesce(before, not_back), after,
     case when before is not null then before_change when not_back is not null then image_change end, case when after is not null then after_change end,
-    case when overtaken or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
+    case when overtaken or nothing or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
     case when %1$s then 'conflict'
-      when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
+      when segments > 1 and (first_status = 'ok' or nothing) then 'conflict' else first_status end,
     case when %1$s then 'schema_changed'
-      when segments > 1 and first_status = 'ok' then 'row_changed' else first_reason end,
+      when segments > 1 and (first_status = 'ok' or nothing) then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
     null::text[], null::jsonb,
     case when moved then 'moved' end,
-    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status, 'at', at) end
+    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end
   from (
     select *,
       case when before is null and after is null then image end as not_back,
@@ -3514,7 +3514,7 @@ begin
     full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
 {{deleted_since}}  compared as (
     select c.change, c.change as before_change, c.change as image_change, c.change as after_change, n.before, n.before as image, n.after, r.tableoid as part, r.ctid as cur,
-      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken
+      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken, false as nothing
     from change c
     cross join net n
     left join {{lookup}} r on {{in_table}}
@@ -3587,15 +3587,21 @@ $body$ select $sql$,
   linked as materialized (  -- one contiguous walk per transaction
     select id, xid, coalesce(sum(surplus) filter (where surplus > 0), 0) as starts
     from balance group by id, xid),
+  extent as (
+    select id, xid, min(change) as first_change, max(change) as last_change from whole group by id, xid),
   hop as (     -- (before, after) steps in order: one per transaction, or one per change where it is not contiguous
     select l.id, min(w.first_change) as first_change, max(w.last_change) as last_change,
       (array_agg(b.says) filter (where b.surplus > 0))[1] as says_before, (array_agg(b.old_tid) filter (where b.surplus > 0))[1] as before,
       (array_agg(b.old_change) filter (where b.surplus > 0))[1] as before_change,
       (array_agg(b.says) filter (where b.surplus < 0))[1] as says_after, (array_agg(b.new_tid) filter (where b.surplus < 0))[1] as after,
       (array_agg(b.new_change) filter (where b.surplus < 0))[1] as after_change
-    from linked l join balance b using (id, xid)
-    join (select id, xid, min(change) as first_change, max(change) as last_change from whole group by id, xid) w using (id, xid)
+    from linked l join balance b using (id, xid) join extent w using (id, xid)
     where l.starts = 1 group by l.id, l.xid
+    union all   -- there and back again is a step, too: somebody else may have written before it
+    select * from (
+      select distinct on (l.id, l.xid) l.id, w.first_change, w.last_change, b.says, b.old_tid, b.old_change, b.says, b.new_tid, b.new_change
+      from linked l join extent w using (id, xid) join whole f using (id, xid) join balance b using (id, xid, says)
+      where l.starts = 0 and f.old order by l.id, l.xid, f.change) round
     union all
     select w.id, w.change, w.change,
       min(w.says) filter (where w.old), min(w.tid) filter (where w.old), w.change,
@@ -3626,10 +3632,10 @@ $body$ select $sql$,
     from segment s where segment = last_segment group by s.id),
   net as (
     select {{keys}}, before as image, after, first_change as image_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
-      null::bigint[] as versions
+      null::bigint[] as versions, false as nothing
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
-    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id, v.versions
+    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id, v.versions, s.says_before is not distinct from s.says_after
     from solved s
     join chain i using (id)
     left join (
@@ -4492,7 +4498,7 @@ begin
       and (y.cur is not null or y.before is not null or y.detail ->> 'last_segment' = 'ok')
   loop
     x.detail := coalesce(x.detail, '{}') || jsonb_build_object('forced', x.reason);
-    x.action := case when x.before is null and x.cur is null then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;
+    x.action := case when x.before is null and x.cur is null or x.detail ->> 'last_segment' = 'nothing' then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;
     x.status := case when x.action = 'none' then 'done' else 'ok' end;
     x.reason := null;
     d[x.place] := x;
