@@ -89,6 +89,27 @@ begin
 end
 $body$;
 
+-- Is this the relation for which a capture function was made? Its number is another one in a restored copy of the
+-- database; but a dump of one schema brings our triggers along, too, into databases in which the function of that
+-- name belongs to another table.
+create or replace function agentundo._belongs(relation oid, member int, tag text) returns boolean
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if exists (select from agentundo._member m where m.relation = _belongs.relation and m.id = member) then
+    return true;
+  elsif tag is null then
+    raise warning 'agentundo: % is not captured: its trigger was made for another table', relation::regclass
+      using hint = format('Run "select agentundo.track(%L)" as its owner.', relation::regclass);
+    return false;
+  end if;
+  perform agentundo._fail('UN008', format('agentundo: table %s carries triggers that were made for another one; the tagged write is refused', relation::regclass),
+    format('A dump has brought them. Run "select agentundo.track(%L)" as the owner of the table, or drop its triggers agentundo_*.', relation::regclass),
+    jsonb_build_object('relation', relation::regclass::text));
+  return false;
+end
+$body$;
+
 -- Generates the capture function of one relation and returns its name.
 create or replace function agentundo._make_capture(t agentundo._tracked, m agentundo._member) returns text
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -226,10 +247,13 @@ begin
   elsif pg_catalog.octet_length(agentundo_tag) operator(pg_catalog.>) 255 then
     perform agentundo._refuse_id(agentundo_tag);
   end if;
+  if tg_relid operator(pg_catalog.<>) %s::pg_catalog.oid and not agentundo._belongs(tg_relid, %s, agentundo_tag) then
+    return null;
+  end if;
   agentundo_op := pg_catalog.left(tg_op, 1)::pg_catalog."char";%s%s
   return null;
 end
-$plpgsql$, exit_early, tail, body);
+$plpgsql$, exit_early, m.relation::oid, m.id, tail, body);
   -- As a literal: no name of the user's can end it.
   execute format('create or replace function agentundo.%I() returns trigger language plpgsql security definer as %L', name, body);
   execute format('comment on function agentundo.%I() is %L', name, 'Captures ' || t.name);
@@ -261,6 +285,7 @@ begin
     run := agentundo._implicit_run();
   end if;
   if not found then
+    perform agentundo._belongs(tg_relid, null, tag) where tag is not null;
     return null;
   end if;
   -- Whoever truncates, and captured or not: rows that are there afterwards are not those of before, however
@@ -352,7 +377,10 @@ begin
   loop
     wanted := wanted || w.name;
     select * into present from pg_trigger where tgrelid = m.relation and tgname = w.name;
-    if not found then
+    if found and present.tgparentid = 0 and present.tgfoid is distinct from to_regproc(format('agentundo.%I', w.function)) then
+      perform agentundo._by_deputy('drop trigger', m.relation, w.name);  -- made for another table, see _belongs()
+      missing := missing || array[[w.name, w.function]];
+    elsif present.tgname is null then
       missing := missing || array[[w.name, w.function]];
     elsif present.tgenabled <> 'A' then
       perform agentundo._by_deputy('switch', m.relation, w.name, 'A');

@@ -257,15 +257,15 @@ $body$
   select format($sql$
   select $9[4]::int, change, part, cur, coalesce(before, not_back), after,
     case when before is not null then before_change when not_back is not null then image_change end, case when after is not null then after_change end,
-    case when overtaken or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
+    case when overtaken or nothing or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
     case when %1$s then 'conflict'
-      when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
+      when segments > 1 and (first_status = 'ok' or nothing) then 'conflict' else first_status end,
     case when %1$s then 'schema_changed'
-      when segments > 1 and first_status = 'ok' then 'row_changed' else first_reason end,
+      when segments > 1 and (first_status = 'ok' or nothing) then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
     null::text[], null::jsonb,
     case when moved then 'moved' end,
-    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status, 'at', at) end
+    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end
   from (
     select *,
       case when before is null and after is null then image end as not_back,
@@ -321,7 +321,7 @@ begin
     full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
 {{deleted_since}}  compared as (
     select c.change, c.change as before_change, c.change as image_change, c.change as after_change, n.before, n.before as image, n.after, r.tableoid as part, r.ctid as cur,
-      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken
+      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken, false as nothing
     from change c
     cross join net n
     left join {{lookup}} r on {{in_table}}

@@ -40,15 +40,21 @@ $body$ select $sql$,
   linked as materialized (  -- one contiguous walk per transaction
     select id, xid, coalesce(sum(surplus) filter (where surplus > 0), 0) as starts
     from balance group by id, xid),
+  extent as (
+    select id, xid, min(change) as first_change, max(change) as last_change from whole group by id, xid),
   hop as (     -- (before, after) steps in order: one per transaction, or one per change where it is not contiguous
     select l.id, min(w.first_change) as first_change, max(w.last_change) as last_change,
       (array_agg(b.says) filter (where b.surplus > 0))[1] as says_before, (array_agg(b.old_tid) filter (where b.surplus > 0))[1] as before,
       (array_agg(b.old_change) filter (where b.surplus > 0))[1] as before_change,
       (array_agg(b.says) filter (where b.surplus < 0))[1] as says_after, (array_agg(b.new_tid) filter (where b.surplus < 0))[1] as after,
       (array_agg(b.new_change) filter (where b.surplus < 0))[1] as after_change
-    from linked l join balance b using (id, xid)
-    join (select id, xid, min(change) as first_change, max(change) as last_change from whole group by id, xid) w using (id, xid)
+    from linked l join balance b using (id, xid) join extent w using (id, xid)
     where l.starts = 1 group by l.id, l.xid
+    union all   -- there and back again is a step, too: somebody else may have written before it
+    select * from (
+      select distinct on (l.id, l.xid) l.id, w.first_change, w.last_change, b.says, b.old_tid, b.old_change, b.says, b.new_tid, b.new_change
+      from linked l join extent w using (id, xid) join whole f using (id, xid) join balance b using (id, xid, says)
+      where l.starts = 0 and f.old order by l.id, l.xid, f.change) round
     union all
     select w.id, w.change, w.change,
       min(w.says) filter (where w.old), min(w.tid) filter (where w.old), w.change,
@@ -79,10 +85,10 @@ $body$ select $sql$,
     from segment s where segment = last_segment group by s.id),
   net as (
     select {{keys}}, before as image, after, first_change as image_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
-      null::bigint[] as versions
+      null::bigint[] as versions, false as nothing
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
-    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id, v.versions
+    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id, v.versions, s.says_before is not distinct from s.says_after
     from solved s
     join chain i using (id)
     left join (

@@ -219,7 +219,7 @@ begin
       and (y.cur is not null or y.before is not null or y.detail ->> 'last_segment' = 'ok')
   loop
     x.detail := coalesce(x.detail, '{}') || jsonb_build_object('forced', x.reason);
-    x.action := case when x.before is null and x.cur is null then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;
+    x.action := case when x.before is null and x.cur is null or x.detail ->> 'last_segment' = 'nothing' then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;
     x.status := case when x.action = 'none' then 'done' else 'ok' end;
     x.reason := null;
     d[x.place] := x;

@@ -178,6 +178,11 @@ begin
       'Create the role agentundo_owner and install again, or own them by a role without SUPERUSER.'
     from pg_roles where oid = ours and rolsuper
     union all
+    select distinct 'error', agentundo._name(g.tgrelid), 'it carries triggers of ours but is not tracked here: a dump has brought them; tagged writes are refused',
+      format('As its owner run "select agentundo.track(%L)", or drop its triggers agentundo_*.', g.tgrelid::regclass)
+    from pg_trigger g join pg_proc p on p.oid = g.tgfoid and p.pronamespace = 'agentundo'::regnamespace
+    where g.tgname like 'agentundo\_%' and g.tgparentid = 0 and not exists (select from agentundo._member m where m.relation = g.tgrelid)
+    union all
     select 'error', format('agentundo.%I', a), 'somebody has altered it or let others call it; undos are refused',
       'Code in a constraint of a tracked table may have done it: find out whose. "agentundo upgrade" makes the function anew.'
     from agentundo._altered() a

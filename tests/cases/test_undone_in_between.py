@@ -266,3 +266,14 @@ def test_a_moved_row_stays_deleted_when_both_are_done_again(n: Connection) -> No
         for call in ("deleted", "moved"):
             assert undo(n, call).status == "reverted"
     assert_same(before, everything(n))
+
+
+def test_a_row_that_somebody_else_made_is_not_ours_for_having_touched_it(n: Connection) -> None:
+    """The call moved nothing in it, but wrote it last, with the values of one that it had made."""
+    write(n, "insert into n values (3, 0)", tag="call")
+    write(n, "update n set id = 4 where id = 3", "insert into n values (3, 0)", tag="other")
+    write(n, "update n set v = v where id = 3", tag="call")
+    assert_refused(n, "call")
+    before = everything(n)
+    assert revert(n, "call", on_conflict="skip").counts == (0, 0, 0, 1, 1)
+    assert_same(before, everything(n))

@@ -1749,6 +1749,27 @@ begin
 end
 $body$;
 
+-- Is this the relation for which a capture function was made? Its number is another one in a restored copy of the
+-- database; but a dump of one schema brings our triggers along, too, into databases in which the function of that
+-- name belongs to another table.
+create or replace function agentundo._belongs(relation oid, member int, tag text) returns boolean
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if exists (select from agentundo._member m where m.relation = _belongs.relation and m.id = member) then
+    return true;
+  elsif tag is null then
+    raise warning 'agentundo: % is not captured: its trigger was made for another table', relation::regclass
+      using hint = format('Run "select agentundo.track(%L)" as its owner.', relation::regclass);
+    return false;
+  end if;
+  perform agentundo._fail('UN008', format('agentundo: table %s carries triggers that were made for another one; the tagged write is refused', relation::regclass),
+    format('A dump has brought them. Run "select agentundo.track(%L)" as the owner of the table, or drop its triggers agentundo_*.', relation::regclass),
+    jsonb_build_object('relation', relation::regclass::text));
+  return false;
+end
+$body$;
+
 -- Generates the capture function of one relation and returns its name.
 create or replace function agentundo._make_capture(t agentundo._tracked, m agentundo._member) returns text
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -1886,10 +1907,13 @@ begin
   elsif pg_catalog.octet_length(agentundo_tag) operator(pg_catalog.>) 255 then
     perform agentundo._refuse_id(agentundo_tag);
   end if;
+  if tg_relid operator(pg_catalog.<>) %s::pg_catalog.oid and not agentundo._belongs(tg_relid, %s, agentundo_tag) then
+    return null;
+  end if;
   agentundo_op := pg_catalog.left(tg_op, 1)::pg_catalog."char";%s%s
   return null;
 end
-$plpgsql$, exit_early, tail, body);
+$plpgsql$, exit_early, m.relation::oid, m.id, tail, body);
   -- As a literal: no name of the user's can end it.
   execute format('create or replace function agentundo.%I() returns trigger language plpgsql security definer as %L', name, body);
   execute format('comment on function agentundo.%I() is %L', name, 'Captures ' || t.name);
@@ -1921,6 +1945,7 @@ begin
     run := agentundo._implicit_run();
   end if;
   if not found then
+    perform agentundo._belongs(tg_relid, null, tag) where tag is not null;
     return null;
   end if;
   -- Whoever truncates, and captured or not: rows that are there afterwards are not those of before, however
@@ -2012,7 +2037,10 @@ begin
   loop
     wanted := wanted || w.name;
     select * into present from pg_trigger where tgrelid = m.relation and tgname = w.name;
-    if not found then
+    if found and present.tgparentid = 0 and present.tgfoid is distinct from to_regproc(format('agentundo.%I', w.function)) then
+      perform agentundo._by_deputy('drop trigger', m.relation, w.name);  -- made for another table, see _belongs()
+      missing := missing || array[[w.name, w.function]];
+    elsif present.tgname is null then
       missing := missing || array[[w.name, w.function]];
     elsif present.tgenabled <> 'A' then
       perform agentundo._by_deputy('switch', m.relation, w.name, 'A');
@@ -3450,15 +3478,15 @@ $body$
   select format($sql$
   select $9[4]::int, change, part, cur, coalesce(before, not_back), after,
     case when before is not null then before_change when not_back is not null then image_change end, case when after is not null then after_change end,
-    case when overtaken or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
+    case when overtaken or nothing or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
     case when %1$s then 'conflict'
-      when segments > 1 and first_status = 'ok' then 'conflict' else first_status end,
+      when segments > 1 and (first_status = 'ok' or nothing) then 'conflict' else first_status end,
     case when %1$s then 'schema_changed'
-      when segments > 1 and first_status = 'ok' then 'row_changed' else first_reason end,
+      when segments > 1 and (first_status = 'ok' or nothing) then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
     null::text[], null::jsonb,
     case when moved then 'moved' end,
-    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', first_status, 'at', at) end
+    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end
   from (
     select *,
       case when before is null and after is null then image end as not_back,
@@ -3514,7 +3542,7 @@ begin
     full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
 {{deleted_since}}  compared as (
     select c.change, c.change as before_change, c.change as image_change, c.change as after_change, n.before, n.before as image, n.after, r.tableoid as part, r.ctid as cur,
-      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken
+      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken, false as nothing
     from change c
     cross join net n
     left join {{lookup}} r on {{in_table}}
@@ -3587,15 +3615,21 @@ $body$ select $sql$,
   linked as materialized (  -- one contiguous walk per transaction
     select id, xid, coalesce(sum(surplus) filter (where surplus > 0), 0) as starts
     from balance group by id, xid),
+  extent as (
+    select id, xid, min(change) as first_change, max(change) as last_change from whole group by id, xid),
   hop as (     -- (before, after) steps in order: one per transaction, or one per change where it is not contiguous
     select l.id, min(w.first_change) as first_change, max(w.last_change) as last_change,
       (array_agg(b.says) filter (where b.surplus > 0))[1] as says_before, (array_agg(b.old_tid) filter (where b.surplus > 0))[1] as before,
       (array_agg(b.old_change) filter (where b.surplus > 0))[1] as before_change,
       (array_agg(b.says) filter (where b.surplus < 0))[1] as says_after, (array_agg(b.new_tid) filter (where b.surplus < 0))[1] as after,
       (array_agg(b.new_change) filter (where b.surplus < 0))[1] as after_change
-    from linked l join balance b using (id, xid)
-    join (select id, xid, min(change) as first_change, max(change) as last_change from whole group by id, xid) w using (id, xid)
+    from linked l join balance b using (id, xid) join extent w using (id, xid)
     where l.starts = 1 group by l.id, l.xid
+    union all   -- there and back again is a step, too: somebody else may have written before it
+    select * from (
+      select distinct on (l.id, l.xid) l.id, w.first_change, w.last_change, b.says, b.old_tid, b.old_change, b.says, b.new_tid, b.new_change
+      from linked l join extent w using (id, xid) join whole f using (id, xid) join balance b using (id, xid, says)
+      where l.starts = 0 and f.old order by l.id, l.xid, f.change) round
     union all
     select w.id, w.change, w.change,
       min(w.says) filter (where w.old), min(w.tid) filter (where w.old), w.change,
@@ -3626,10 +3660,10 @@ $body$ select $sql$,
     from segment s where segment = last_segment group by s.id),
   net as (
     select {{keys}}, before as image, after, first_change as image_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
-      null::bigint[] as versions
+      null::bigint[] as versions, false as nothing
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
-    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id, v.versions
+    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id, v.versions, s.says_before is not distinct from s.says_after
     from solved s
     join chain i using (id)
     left join (
@@ -4492,7 +4526,7 @@ begin
       and (y.cur is not null or y.before is not null or y.detail ->> 'last_segment' = 'ok')
   loop
     x.detail := coalesce(x.detail, '{}') || jsonb_build_object('forced', x.reason);
-    x.action := case when x.before is null and x.cur is null then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;
+    x.action := case when x.before is null and x.cur is null or x.detail ->> 'last_segment' = 'nothing' then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;
     x.status := case when x.action = 'none' then 'done' else 'ok' end;
     x.reason := null;
     d[x.place] := x;
@@ -6427,6 +6461,11 @@ begin
     select 'warning', 'agentundo', format('its objects belong to the superuser %s: a revert runs other people''s constraints as superuser', rolname),
       'Create the role agentundo_owner and install again, or own them by a role without SUPERUSER.'
     from pg_roles where oid = ours and rolsuper
+    union all
+    select distinct 'error', agentundo._name(g.tgrelid), 'it carries triggers of ours but is not tracked here: a dump has brought them; tagged writes are refused',
+      format('As its owner run "select agentundo.track(%L)", or drop its triggers agentundo_*.', g.tgrelid::regclass)
+    from pg_trigger g join pg_proc p on p.oid = g.tgfoid and p.pronamespace = 'agentundo'::regnamespace
+    where g.tgname like 'agentundo\_%' and g.tgparentid = 0 and not exists (select from agentundo._member m where m.relation = g.tgrelid)
     union all
     select 'error', format('agentundo.%I', a), 'somebody has altered it or let others call it; undos are refused',
       'Code in a constraint of a tracked table may have done it: find out whose. "agentundo upgrade" makes the function anew.'
