@@ -15,8 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+#: What people read, as paths from docs/.
+PAGES = ("../README.md", *sorted(path.name for path in DOCS.glob("*.md")))
 
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHOWN = re.compile(r"^(\s*)(\S.*?)\s+# → (.+)$", re.MULTILINE)
 
@@ -50,6 +54,39 @@ def sections(page: str) -> list[Section]:
             s for s, at in zip(found[::-1], starts[::-1], strict=True) if at < block.start()
         )
         section.blocks.append((text.count("\n", 0, block.start(1)) + 1, block[1]))
+    return found
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code in any language.
+
+    Attributes:
+        page: the file, from docs/.
+        line: the number of its first line.
+        section: the heading that it stands under; empty for the top of the page.
+        language: what stands behind its fence.
+        text: the code.
+
+    """
+
+    page: str
+    line: int
+    section: str
+    language: str
+    text: str
+
+
+def blocks(page: str, *languages: str) -> list[Block]:
+    """Return a page's blocks in some languages, in order."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    found = []
+    for block in _BLOCK.finditer(text):
+        if block[1] in languages:
+            headings = re.findall(r"^## (.+)$", text[: block.start()], re.MULTILINE)
+            line = text.count("\n", 0, block.start(2)) + 1
+            title = headings[-1] if headings else ""
+            found.append(Block(page, line, title, block[1], block[2]))
     return found
 
 
