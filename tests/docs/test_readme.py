@@ -87,8 +87,12 @@ def test_ten_lines_of_python(db: Connection, dsn: str) -> None:
     for name in ("undo", "conn"):
         names[name].close()  # type: ignore[attr-defined]
     assert rows(db, "select stage from deals where id = 'D-881'") == [("Offered",)]
-    assert rows(db, "select status, reverted_by, revert_reason from agentundo.invocations"
-                    " where tool = 'update_deal'") == [("reverted", "dana", "wrong deal")]  # fmt: skip
+    told = rows(
+        db,
+        "select status, reverted_by, revert_reason from agentundo.invocations"
+        " where tool = 'update_deal'",
+    )
+    assert told == [("reverted", "dana", "wrong deal")]
 
 
 def test_three_costs_are_those_that_were_measured() -> None:

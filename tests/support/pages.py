@@ -1,7 +1,8 @@
 """Pages of the documentation as programs.
 
-A page's Python blocks run section by section (``## …``), in order, after those at its top. A line
-that ends in ``# → value`` must evaluate to what is shown. Blocks may ``await`` as they stand.
+A page's Python blocks run section by section (``## …``), in order, after those at its top. An
+expression behind which ``# → value`` stands must evaluate to what is shown. Blocks may ``await`` as
+they stand.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PAGES = ("../README.md", *sorted(path.name for path in DOCS.glob("*.md")))
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_SHOWN = re.compile(r"^(\s*)(\S.*?)\s+# → (.+)$", re.MULTILINE)
+_SHOWN = re.compile(r"\s*# → (.+)")
 
 
 @dataclass
@@ -114,9 +115,9 @@ def run(section: Section, namespace: dict[str, Any], runner: asyncio.Runner) -> 
 def _run_block(
     source: str, line: int, section: Section, namespace: dict[str, Any], runner: asyncio.Runner
 ) -> None:
-    checked = _SHOWN.sub(lambda m: f"{m[1]}_shows(({m[2]}), {m[3]!r})", source)
+    source = "\n" * (line - 1) + source
     code = compile(
-        "\n" * (line - 1) + checked,
+        _Checked(source).visit(ast.parse(source)),
         str(DOCS / section.page),
         "exec",
         flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
@@ -126,6 +127,26 @@ def _run_block(
         runner.run(types.FunctionType(code, namespace)())
     else:
         exec(code, namespace)
+
+
+class _Checked(ast.NodeTransformer):
+    """Puts ``_shows(expression, "value")`` where ``# → value`` stands behind an expression.
+
+    By its syntax tree, because whoever lays out the pages may spread it over several lines.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._lines = source.splitlines()
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr:
+        """Check one expression that is a statement."""
+        last = self._lines[(node.end_lineno or node.lineno) - 1].encode()
+        shown = _SHOWN.fullmatch(last[node.end_col_offset or 0 :].decode())
+        if shown:
+            arguments = [node.value, ast.Constant(shown[1])]
+            call = ast.Call(ast.Name("_shows", ast.Load()), arguments, [])
+            node.value = ast.fix_missing_locations(ast.copy_location(call, node.value))
+        return node
 
 
 def _shows(value: Any, shown: str) -> None:
