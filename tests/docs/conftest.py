@@ -12,18 +12,20 @@ from tests.conftest import Connection
 from tests.support.servers import Server
 from tests.support.shell import Shell
 
-#: Roles that the pages name; only members of our own roles get rights in the test's database.
+#: Roles that the pages name.
 PEOPLE = ("crm_owner", "crm_app", "crm_bot", "dana", "eve", "olga")
 
 
 @pytest.fixture
 def people(server: Server) -> Iterator[None]:
-    """Create the roles, dropped after the test's database: roles span databases."""
+    """Create the roles that are missing, dropped after the test's database: roles span databases."""
     with psycopg.connect(server.dsn(), autocommit=True) as conn:
-        for name in PEOPLE:
+        there = {name for (name,) in conn.execute("select rolname from pg_roles")}
+        missing = [name for name in PEOPLE if name not in there]
+        for name in missing:
             conn.execute(f"create role {name} login".encode())
         yield
-        for name in PEOPLE:
+        for name in missing:
             conn.execute(f"drop role {name}".encode())
 
 
