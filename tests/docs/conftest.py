@@ -18,7 +18,7 @@ PEOPLE = ("crm_owner", "crm_app", "crm_bot", "dana", "eve", "olga")
 
 @pytest.fixture
 def people(server: Server) -> Iterator[None]:
-    """Create the roles that are missing, dropped after the test's database: roles span databases."""
+    """Create the roles that are missing, dropped after the database: roles span databases."""
     with psycopg.connect(server.dsn(), autocommit=True) as conn:
         there = {name for (name,) in conn.execute("select rolname from pg_roles")}
         missing = [name for name in PEOPLE if name not in there]
