@@ -15,7 +15,7 @@ from tests.conftest import Connection
 from tests.support import pages
 from tests.support.pages import Section
 
-_PAGES = ("python.md", "errors.md", "recipes.md")
+_PAGES = ("python.md", "errors.md", "recipes.md", "operations.md")
 _SECTIONS = [one for page in _PAGES for one in pages.sections(page) if one.title and one.blocks]
 
 

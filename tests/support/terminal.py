@@ -59,11 +59,35 @@ def on_terminal(
         environment: further variables.
 
     """
+    return _attended(
+        [*COMMAND, *arguments],
+        columns=columns,
+        answer=answer,
+        interrupt_after=interrupt_after,
+        meanwhile=meanwhile,
+        environment=environment,
+    )
+
+
+def shell_on_terminal(command: str, *, columns: int = 80, **environment: str) -> Session:
+    """Run what somebody types into a shell on a pseudo-terminal."""
+    return _attended(["bash", "-c", command], columns=columns, environment=environment)
+
+
+def _attended(
+    command: list[str],
+    *,
+    columns: int,
+    environment: dict[str, str],
+    answer: str | None = None,
+    interrupt_after: str | None = None,
+    meanwhile: Callable[[str], bool] | None = None,
+) -> Session:
     terminal, end = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     process = subprocess.Popen(
-        [*COMMAND, *arguments],
+        command,
         cwd=ROOT,
         env={**inherited, "TERM": "xterm", **environment},
         stdin=end,
