@@ -14,6 +14,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -368,7 +369,11 @@ def _remove(directory: Path) -> None:
 def _temporary_directory() -> str:
     """Return a directory where another user can reach in and a socket's path stays short."""
     chosen = tempfile.gettempdir()
-    if _WINDOWS or (os.geteuid() != 0 and len(chosen) < 60):
+    if _WINDOWS:
+        return chosen
+    folders = [Path(chosen).resolve(), *Path(chosen).resolve().parents]
+    is_open = all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
+    if len(chosen) < 60 and (os.geteuid() != 0 or is_open):
         return chosen
     return "/tmp"  # noqa: S108
 

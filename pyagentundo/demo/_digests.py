@@ -83,7 +83,7 @@ def show(screen: Screen, before: Digests, now: Digests, but_for: Digests | None 
 
     """
     rows = []
-    for table in sorted(before | now):
+    for table in sorted({*before, *now}):
         was, has = before.get(table), now.get(table)
         if was == has:
             verdict = "the same"

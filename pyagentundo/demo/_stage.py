@@ -46,9 +46,9 @@ class Stage:
         for line in wrapped(text, self._width):
             self.screen.raw(line)
 
-    def command(self, *words: str) -> None:
-        """Show a command, without running it."""
-        self._typed("$", [shlex.quote(word) for word in words], " \\")
+    def typed(self, *words: str) -> None:
+        """Show what a person types into a shell, without running it; the words are quoted."""
+        self._typed("$", words, " \\")
 
     def run(self, *arguments: str, code: int = 0) -> None:
         """Run a command of ``agentundo``, on this terminal.
@@ -61,7 +61,7 @@ class Stage:
             AgentUndoError: it ended with another one.
 
         """
-        self.command("agentundo", *arguments)
+        self.typed("agentundo", *(shlex.quote(argument) for argument in arguments))
         # As on a terminal: what goes wrong stands where it went wrong, also in a pipe.
         with redirect_stderr(sys.stdout):
             ended = self._main.main(list(arguments), prog_name="agentundo", standalone_mode=False)

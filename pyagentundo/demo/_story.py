@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from contextlib import closing
 from importlib import resources
@@ -20,6 +21,8 @@ from pyagentundo.demo._stage import Stage
 from pyagentundo.embedded import EmbeddedServer
 
 _DATABASE = "crm"
+#: The application, a person, and an agent that has the database itself.
+_ROLES = ("crm_app", "eve", "tidy_bot")
 #: What Eve writes while nobody looks, and what was there before: the proof leaves it out.
 _EVES = (
     "update crm.deals set stage = 'Negotiation' where id = 'D-881'",
@@ -66,19 +69,19 @@ def end(stage: Stage, directory: Path | None, url: str) -> None:
     """
     if directory is None:
         stage.say("The server is stopped and its data deleted. To look around in it:")
-        stage.command("agentundo", "demo", "--keep")
+        stage.typed("agentundo", "demo", "--keep")
         return
     stage.say("The server is still up. To look around, with psql or any other program:")
-    stage.command("export", f"AGENTUNDO_DATABASE_URL={url}")
-    stage.command("agentundo", "history", "crm.deals", "D-881")
+    stage.typed("export", f"AGENTUNDO_DATABASE_URL={shlex.quote(url)}")
+    stage.typed("agentundo", "history", "crm.deals", "D-881")
     stage.say("To stop it and delete its data:")
-    stage.command("agentundo", "demo", "--stop", str(directory))
+    stage.typed("agentundo", "demo", "--stop", shlex.quote(str(directory)))
 
 
 def address(server: EmbeddedServer) -> str:
     """Return the URL of the demo's database, as every driver reads it."""
-    parts = conninfo_to_dict(server.dsn(_DATABASE))
-    user = parts["user"] + (f":{quote(parts['password'])}" if "password" in parts else "")
+    parts = {name: str(part) for name, part in conninfo_to_dict(server.dsn(_DATABASE)).items()}
+    user = ":".join(quote(parts[name], safe="") for name in ("user", "password") if name in parts)
     where = urlencode({"host": parts["host"], "port": parts["port"]}, safe="/")
     return f"postgresql://{user}@/{_DATABASE}?{where}"
 
@@ -96,6 +99,11 @@ def _set_up(stage: Stage, server: EmbeddedServer, conn: psycopg.Connection[Any])
         " total of the deals it has won."
     )
     conn.execute(resources.files("pyagentundo.demo").joinpath("schema.sql").read_bytes())
+    for role in _ROLES:
+        conn.execute(
+            f"create role {role} login; grant usage on schema crm to {role}; grant select, insert,"
+            f" update, delete on all tables in schema crm to {role}".encode()
+        )
     stage.run("install")
     stage.run("track", "--schema", "crm", "--capture", "all")
     stage.say(

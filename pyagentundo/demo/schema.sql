@@ -160,9 +160,3 @@ from generate_series(1, 24475) i;
 insert into crm.consents
 select i, (array['mail', 'phone'])[1 + i % 2], timestamptz '2026-08-01 00:00+00' + i * interval '1 minute'
 from generate_series(1, 24475, 3) i;
-
-create role crm_app login;
-create role eve login;
-create role tidy_bot login;
-grant usage on schema crm to crm_app, eve, tidy_bot;
-grant select, insert, update, delete on all tables in schema crm to crm_app, eve, tidy_bot;
