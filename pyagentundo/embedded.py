@@ -303,8 +303,7 @@ def stop_kept(directory: Path) -> None:
     directory = directory.absolute()
     pid_file = directory / "data" / "postmaster.pid"
     try:
-        is_ours = directory.name.startswith(_PREFIX) and (directory / "data/PG_VERSION").is_file()
-        if not is_ours:
+        if not _is_ours(directory):
             raise AgentUndoError(
                 f"There is no server that was kept in {directory}.",
                 hint="Name the directory that was printed when it was kept.",
@@ -319,6 +318,15 @@ def stop_kept(directory: Path) -> None:
             f"{directory} belongs to somebody else.", hint="Stop it as whoever kept it."
         ) from error
     _remove(directory)
+
+
+def _is_ours(directory: Path) -> bool:
+    """Tell whether a directory is a server's; raises PermissionError if it does not let us in."""
+    try:
+        (directory / "data" / "PG_VERSION").stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return directory.name.startswith(_PREFIX)
 
 
 def _listens(pid_file: Sequence[str]) -> bool:

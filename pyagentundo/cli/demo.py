@@ -14,7 +14,7 @@ from pyagentundo.cli._screen import printable
 @click.option("--keep", is_flag=True, help="Leave the server up, to look around.")
 @click.option(
     "--stop",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="DIRECTORY",
     help="Stop the server of a demo that was kept, and delete its data.",
 )
