@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from pyagentundo.demo._digests import Digest
 from pyagentundo.demo._stage import Stage
 from pyagentundo.embedded import EmbeddedServer
 from pyagentundo.errors import AgentUndoError
+from tests.conftest import Connection
 from tests.support.state import assert_same, snapshot
 from tests.support.terminal import COMMAND, ROOT, Session, on_terminal
 
@@ -73,24 +74,13 @@ class Place:
         )
 
 
-@pytest.fixture(scope="module")
-def make_place() -> Iterator[Callable[[], Place]]:
-    """Return what makes a place that other users can reach, as /tmp is."""
-    made: list[Path] = []
-
-    def make() -> Place:
-        made.append(Path(tempfile.mkdtemp(prefix="demo-")))
-        made[-1].chmod(0o777)
-        return Place(made[-1])
-
-    yield make
-    for directory in made:
-        shutil.rmtree(directory)
-
-
 @pytest.fixture
-def place(make_place: Callable[[], Place]) -> Place:
-    return make_place()
+def place() -> Iterator[Place]:
+    """Make a place that other users can reach, as /tmp is."""
+    directory = Path(tempfile.mkdtemp(prefix="demo-"))
+    directory.chmod(0o777)
+    yield Place(directory)
+    shutil.rmtree(directory)
 
 
 def as_nobody(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -129,18 +119,6 @@ def as_nobody(*arguments: str, **environment: str) -> subprocess.CompletedProces
 
 
 # The whole of it ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def kept(make_place: Callable[[], Place]) -> Iterator[tuple[Place, Session]]:
-    """Play the demo on a terminal of 80 columns, and keep its server until all have looked."""
-    place = make_place()
-    session = on_terminal(
-        "demo", "--keep", patience=_PATIENCE, TMPDIR=str(place.directory), TZ="UTC"
-    )
-    yield place, session
-    for directory in place.directory.iterdir():
-        CliRunner().invoke(main, ["demo", "--stop", str(directory)])
 
 
 def address_in(session: Session) -> str:
@@ -190,78 +168,75 @@ def told(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_at_80_columns_all_is_told_in_colours(kept: tuple[Place, Session]) -> None:
-    _, session = kept
-    assert session.code == 0, session.text
-    told(session.text)
-    # A line of progress is written over itself; an address is not broken, so that it can be copied.
-    shown = [line.split("\r")[-1] for line in session.lines if "postgresql://" not in line]
-    assert [line for line in shown if columns_of(line) > 80] == []
-    assert [line for line in shown if line != line.rstrip() and line.strip() == ""] == []
-    assert "\x1b[" in session.raw
-    seconds = re.search(r"That took (\d+) seconds", session.text)
-    assert seconds
-    assert int(seconds[1]) < 60
+def test_at_80_columns_kept_looked_into_and_stopped(place: Place, bare_dsn: str) -> None:
+    session = on_terminal("demo", "--keep", patience=_PATIENCE, TMPDIR=str(place.directory))
+    try:
+        assert session.code == 0, session.text
+        told(session.text)
+        assert "\x1b[" in session.raw
+        # Progress is written over itself; an address is not broken, so that it can be copied.
+        shown = [line.split("\r")[-1] for line in session.lines if "postgresql://" not in line]
+        assert [line for line in shown if columns_of(line) > 80] == []
+        assert [line for line in shown if line and not line.strip()] == []
+        seconds = re.search(r"That took (\d+) seconds", session.text)
+        assert seconds
+        assert int(seconds[1]) < 60
+        with (
+            psycopg.connect(address_in(session), autocommit=True) as demo,
+            psycopg.connect(bare_dsn, autocommit=True) as fresh,
+        ):
+            assert_as_it_was_but_for_eve(demo, fresh)
+            assert_done_and_taken_back(demo)
+        assert_stops_as_it_says(session)
+        assert place.left() == []
+    finally:
+        for directory in place.directory.iterdir():
+            CliRunner().invoke(main, ["demo", "--stop", str(directory)])
 
 
-@pytest.mark.slow
-def test_the_tables_are_as_they_were_but_for_eve(
-    kept: tuple[Place, Session], bare_dsn: str
-) -> None:
-    _, session = kept
-    with (
-        psycopg.connect(address_in(session), autocommit=True) as demo,
-        psycopg.connect(bare_dsn, autocommit=True) as fresh,
-    ):
-        # What nobody has ever touched, and Eve's three values written into it.
-        fresh.execute(resources.files("pyagentundo.demo").joinpath("schema.sql").read_bytes())
-        pristine = snapshot(fresh, *_TABLES)
-        touched = demo.execute("select updated_at from crm.deals where id = 'D-881'").fetchone()
-        assert touched is not None
-        fresh.execute("alter table crm.deals disable trigger user")
-        fresh.execute(
-            "update crm.deals set stage = 'Negotiation', updated_at = %s where id = 'D-881'",
-            touched,
-        )
-        fresh.execute("update crm.contacts set phones = '{+49 30 5559}' where id = 301")
-        state = snapshot(demo, *_TABLES)
-        assert_same(snapshot(fresh, *_TABLES), state)
-        changed = {table for table in _TABLES if state[table] != pristine[table]}
-        assert changed == {"crm.deals", "crm.contacts"}
-        # It was really done, and really taken back.
-        calls = demo.execute(
-            "select id, status from agentundo.invocations where actor = 'sales-bot' order by id"
-        ).fetchall()
-        assert calls == [
-            ("call-1", "partially_reverted"), ("call-2", "reverted"), ("call-3", "reverted"),
-        ]  # fmt: skip
-        tidied = demo.execute("select status from agentundo.invocations where role = 'tidy_bot'")
-        assert tidied.fetchall() == [("reverted",), ("reverted",)]
-        captured = demo.execute(
-            "select operation, sum(rows)::int from agentundo.changes where role = 'tidy_bot'"
-            " group by 1 order by 1"
-        ).fetchall()
-        assert captured == [("delete", 24472 + 8158), ("update", 24475)]
+def assert_as_it_was_but_for_eve(demo: Connection, fresh: Connection) -> None:
+    """Compare with a CRM that nobody has touched but for writing Eve's three values into it."""
+    fresh.execute(resources.files("pyagentundo.demo").joinpath("schema.sql").read_bytes())
+    pristine = snapshot(fresh, *_TABLES)
+    touched = demo.execute("select updated_at from crm.deals where id = 'D-881'").fetchone()
+    fresh.execute("alter table crm.deals disable trigger user")
+    fresh.execute(
+        "update crm.deals set stage = 'Negotiation', updated_at = %s where id = 'D-881'", touched
+    )
+    fresh.execute("update crm.contacts set phones = '{+49 30 5559}' where id = 301")
+    state = snapshot(demo, *_TABLES)
+    assert_same(snapshot(fresh, *_TABLES), state)
+    changed = {table for table in _TABLES if state[table] != pristine[table]}
+    assert changed == {"crm.deals", "crm.contacts"}
 
 
-@pytest.mark.slow
-def test_kept_server_is_stopped_as_it_says(kept: tuple[Place, Session]) -> None:
-    place, session = kept
-    address = address_in(session)
-    psycopg.connect(address).close()
+def assert_done_and_taken_back(demo: Connection) -> None:
+    calls = demo.execute(
+        "select id, status from agentundo.invocations where actor = 'sales-bot' order by id"
+    ).fetchall()
+    assert calls == [
+        ("call-1", "partially_reverted"), ("call-2", "reverted"), ("call-3", "reverted"),
+    ]  # fmt: skip
+    tidied = demo.execute("select status from agentundo.invocations where role = 'tidy_bot'")
+    assert tidied.fetchall() == [("reverted",), ("reverted",)]
+    captured = demo.execute(
+        "select operation, sum(rows)::int from agentundo.changes where role = 'tidy_bot'"
+        " group by 1 order by 1"
+    ).fetchall()
+    assert captured == [("delete", 24472 + 8158), ("update", 24475)]
+
+
+def assert_stops_as_it_says(session: Session) -> None:
     said = " ".join(session.text.replace(" \\\n", " ").split())
     stop = re.search(r"\$ agentundo (demo --stop \S+)", said)
     assert stop
     directory = stop[1].split()[-1]
-    assert CliRunner().invoke(main, stop[1].split()).output == (
-        f"stopped and deleted: {directory}\n"
-    )
-    assert place.left() == []
+    stopped = CliRunner().invoke(main, stop[1].split())
+    assert stopped.output == f"stopped and deleted: {directory}\n"
     with pytest.raises(psycopg.OperationalError):
-        psycopg.connect(address)
-    again = CliRunner().invoke(main, stop[1].split())
-    assert again.exit_code == 1
-    assert f"There is no server that was kept in {directory}." in again.stderr
+        psycopg.connect(address_in(session))
+    again = complaint("demo", "--stop", directory)
+    assert f"There is no server that was kept in {directory}." in again
 
 
 @pytest.mark.slow
