@@ -1,18 +1,20 @@
 """A throw-away PostgreSQL server, for tests and for trying things out.
 
-Nothing of it outlives the process: a data directory of its own under the temporary directory, a
-socket that nobody else can reach, no fsync. PostgreSQL refuses to run as root, so root runs it as
-an unprivileged user that exists already.
+Nothing of it outlives the process, unless it is kept on purpose: a data directory of its own under
+the temporary directory, a socket that nobody else can reach, no fsync. PostgreSQL refuses to run as
+root, so root runs it as an unprivileged user that exists already.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,7 @@ SUPERUSER = "postgres"
 _WINDOWS = sys.platform == "win32"
 _START_SECONDS = 60
 _STOP_SECONDS = 10
+_PREFIX = "agentundo-"
 #: Users that root hands the server to, the first one that exists.
 _UNPRIVILEGED = ("postgres", "nobody", "daemon")
 _SETTINGS = {
@@ -55,8 +58,8 @@ class EmbeddedServer:
             Windows.
 
     Raises:
-        AgentUndoError: there are no server programs, or the server does not start; the message
-            carries the end of its log.
+        AgentUndoError: there are no server programs, there is no room for its files, or the server
+            does not start; the message carries the end of its log.
 
     """
 
@@ -83,6 +86,11 @@ class EmbeddedServer:
         return "127.0.0.1" if self.tcp else str(self._directory / "s")
 
     @property
+    def directory(self) -> Path:
+        """Where all of its files are; nobody else may look into it."""
+        return self._directory
+
+    @property
     def log(self) -> Path:
         """The file with the server's messages."""
         return self._directory / "log"
@@ -95,7 +103,13 @@ class EmbeddedServer:
     def start(self) -> None:
         """Make the data directory and start the server; returns when it answers."""
         # As short as can be: a socket's path may have 107 bytes.
-        self._base = Path(tempfile.mkdtemp(prefix="agentundo-", dir=_temporary_directory()))
+        try:
+            self._base = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_temporary_directory()))
+        except OSError as error:
+            raise AgentUndoError(
+                f"No directory can be made for the server: {error}.",
+                hint="Set TMPDIR to a directory that can be written to.",
+            ) from error
         atexit.register(self.stop)
         try:
             self._become_unprivileged()
@@ -117,8 +131,22 @@ class EmbeddedServer:
                 self._process.wait(_STOP_SECONDS)
         self._process = None
         if self._base is not None:
-            shutil.rmtree(self._base, ignore_errors=True)
+            _remove(self._base)
             self._base = None
+
+    def keep(self) -> Path:
+        """Let the server go on when this object and this process have ended.
+
+        Returns:
+            Its directory, which `stop_kept` takes. Until then it uses memory and disk.
+
+        """
+        directory = self._directory
+        atexit.unregister(self.stop)
+        if self._process is not None:
+            self._process.returncode = 0  # else Popen complains about it at the end of the process
+        self._base = self._process = None
+        return directory
 
     def __enter__(self) -> EmbeddedServer:
         self.start()
@@ -242,21 +270,118 @@ class EmbeddedServer:
         return False
 
     def _run(self, command: Sequence[Path | str]) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=self._directory,
-            check=False,
+            start_new_session=True,
             **self._run_as,
         )
+        with process:
+            try:
+                output, _ = process.communicate()
+            except BaseException:
+                # With what it has started: initdb's servers would go on writing for a while.
+                _kill_group(process)
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+def stop_kept(directory: Path) -> None:
+    """Stop a server that was kept, and delete everything it had.
+
+    Args:
+        directory: what `EmbeddedServer.keep` returned.
+
+    Raises:
+        AgentUndoError: no server of ours is in the directory, it belongs to somebody else, or it
+            does not stop. Then nothing was deleted.
+
+    """
+    directory = directory.absolute()
+    pid_file = directory / "data" / "postmaster.pid"
+    try:
+        if not _is_ours(directory):
+            raise AgentUndoError(
+                f"There is no server that was kept in {directory}.",
+                hint="Name the directory that was printed when it was kept.",
+            )
+        # A server that has crashed leaves its file behind, and its number may be another's by now.
+        lines = pid_file.read_text().splitlines() if pid_file.exists() else []
+        if _listens(lines):
+            os.kill(int(lines[0]), signal.SIGTERM if _WINDOWS else signal.SIGINT)
+            _wait_until_gone(pid_file)
+    except PermissionError as error:
+        raise AgentUndoError(
+            f"{directory} belongs to somebody else.", hint="Stop it as whoever kept it."
+        ) from error
+    _remove(directory)
+
+
+def _is_ours(directory: Path) -> bool:
+    """Tell whether a directory is a server's; raises PermissionError if it does not let us in."""
+    try:
+        (directory / "data" / "PG_VERSION").stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return directory.name.startswith(_PREFIX)
+
+
+def _listens(pid_file: Sequence[str]) -> bool:
+    """Tell whether somebody answers where a postmaster.pid says that the server listens."""
+    if len(pid_file) < 6:
+        return False
+    port, sockets, host = pid_file[3:6]
+    address: Any = (host, int(port))
+    family = socket.AF_INET
+    if sockets and not _WINDOWS:
+        family, address = socket.AF_UNIX, f"{sockets}/.s.PGSQL.{port}"
+    with socket.socket(family) as probe:
+        try:
+            probe.connect(address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+    return True
+
+
+def _wait_until_gone(pid_file: Path) -> None:
+    deadline = time.monotonic() + _STOP_SECONDS
+    while pid_file.exists():
+        if time.monotonic() > deadline:
+            raise AgentUndoError(
+                f"The server in {pid_file.parent.parent} does not stop.",
+                hint=f"Its process is {pid_file.read_text().splitlines()[0]}; its log tells more.",
+            )
+        time.sleep(0.05)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    if sys.platform == "win32":
+        process.kill()
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _remove(directory: Path) -> None:
+    """Delete a directory, also if a process that is just ending still writes to it."""
+    for _ in range(20):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return
+        time.sleep(0.05)
 
 
 def _temporary_directory() -> str:
     """Return a directory where another user can reach in and a socket's path stays short."""
     chosen = tempfile.gettempdir()
-    if _WINDOWS or (os.geteuid() != 0 and len(chosen) < 60):
+    if _WINDOWS:
+        return chosen
+    folders = [Path(chosen).resolve(), *Path(chosen).resolve().parents]
+    is_open = all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
+    if len(chosen) < 60 and (os.geteuid() != 0 or is_open):
         return chosen
     return "/tmp"  # noqa: S108
 

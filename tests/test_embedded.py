@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import tempfile
 from pathlib import Path
 
 import psycopg
@@ -29,6 +30,21 @@ def test_server_lives_as_long_as_its_block() -> None:
     assert not directory.exists()
     with pytest.raises(AgentUndoError, match="not running"):
         server.dsn()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_temporary_directory_is_used_where_the_server_can_reach_it(
+    monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as directory:
+        Path(directory).chmod(mode)
+        monkeypatch.setattr("tempfile.tempdir", directory)
+        with EmbeddedServer() as server:
+            used = server.directory.parent
+            psycopg.connect(server.dsn()).close()
+        reachable = mode == 0o755 or os.geteuid() != 0
+        assert used == Path(directory if reachable else "/tmp")
+        assert list(Path(directory).iterdir()) == []
 
 
 def test_tcp_asks_for_the_password() -> None:

@@ -64,6 +64,7 @@ def test_wheel(tmp_path: Path) -> None:
     found = sql_of(sys.executable, tmp_path, PYTHONPATH=str(site))
     assert found == [str(site / "pyagentundo" / "sql"), *expected()]
     assert (site / "pyagentundo" / "py.typed").is_file()
+    assert (site / "pyagentundo" / "demo" / "schema.sql").is_file()
     metadata = next(site.glob("*.dist-info"))
     assert "agentundo = pyagentundo.cli:main" in (metadata / "entry_points.txt").read_text()
     assert (metadata / "licenses" / "LICENSE").is_file()
@@ -75,6 +76,7 @@ def test_sdist_and_the_wheel_made_of_it(sdist: Path, tmp_path: Path) -> None:
     source = next(tmp_path.glob("pyagentundo-*"))
     found = sql_of(sys.executable, tmp_path, PYTHONPATH=str(source))
     assert found == [str(source / "sql"), *expected()]
+    assert (source / "pyagentundo" / "demo" / "schema.sql").is_file()
     site = unpacked_wheel(source, tmp_path)
     found = sql_of(sys.executable, tmp_path, PYTHONPATH=str(site))
     assert found == [str(site / "pyagentundo" / "sql"), *expected()]

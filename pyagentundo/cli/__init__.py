@@ -24,6 +24,7 @@ import click
 from pyagentundo import __version__
 from pyagentundo.cli import (
     completion,
+    demo,
     events,
     granting,
     installing,
@@ -75,6 +76,7 @@ for _module in (
     undoing,
     events,
     keeping,
+    demo,
     completion,
 ):
     for _command in _module.COMMANDS:

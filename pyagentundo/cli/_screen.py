@@ -87,8 +87,9 @@ def wrapped(text: str, width: int | None, *, hang: int = 0) -> list[str]:
                 lines.append(line)
                 line, empty = hanging, True
                 continue
-            # The word alone is too long: an id, a key, a value.
-            head = cut(word, width - columns_of(line) + 1).removesuffix("…")
+            # The word alone is too long: an id, a key, a value. With the space it is cut also
+            # where only its last letter finds no room.
+            head = cut(f"{word} ", width - columns_of(line) + 1).removesuffix("…")
             lines.append(line + head)
             line, word = hanging, word[len(head) :]
     return [*lines, line] if not empty else lines

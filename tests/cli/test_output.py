@@ -201,6 +201,7 @@ def test_widths_of_text() -> None:
         ("short", ["short"]),
         ("one two three four five six", ["one two three four", "five six"]),
         ("    one two three four five", ["    one two three", "    four five"]),
+        ("x" * 21 + " y", ["x" * 20, "x y"]),
         ("x" * 45, ["x" * 20, "x" * 20, "x" * 5]),
         ("key=" + "y" * 30 + " z", ["key=" + "y" * 16, "y" * 14 + " z"]),
         ("東" * 12, ["東" * 10, "東" * 2]),

@@ -46,6 +46,7 @@ def on_terminal(
     answer: str | None = None,
     interrupt_after: str | None = None,
     meanwhile: Callable[[str], bool] | None = None,
+    patience: float = _PATIENCE,
     **environment: str,
 ) -> Session:
     """Run ``agentundo`` on a pseudo-terminal.
@@ -56,6 +57,7 @@ def on_terminal(
         answer: typed when it asks.
         interrupt_after: interrupted, as by Ctrl-C, once this was shown.
         meanwhile: called with what was shown so far until it returns true, to do something else.
+        patience: how long it may take, in seconds.
         environment: further variables.
 
     """
@@ -98,7 +100,7 @@ def _attended(
     os.close(end)
     shown = ""
     try:
-        for shown in _read(terminal):
+        for shown in _read(terminal, patience):
             if answer is not None and "[y/N]" in shown:
                 os.write(terminal, answer.encode() + b"\n")
                 answer = None
@@ -114,11 +116,11 @@ def _attended(
         process.wait()
 
 
-def _read(terminal: int) -> Iterator[str]:
+def _read(terminal: int, patience: float) -> Iterator[str]:
     """Yield all that was shown so far, again and again, until the program has closed its end."""
     os.set_blocking(terminal, False)
     shown = b""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         try:
             shown += os.read(terminal, 65536)
