@@ -4523,7 +4523,7 @@ begin
   for x in
     select y.* from unnest(d) y
     where y.status = 'conflict' and y.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
-      and (y.cur is not null or y.before is not null or y.detail ->> 'last_segment' = 'ok')
+      and (y.cur is not null or y.before is not null or y.detail ->> 'last_segment' in ('ok', 'nothing'))
   loop
     x.detail := coalesce(x.detail, '{}') || jsonb_build_object('forced', x.reason);
     x.action := case when x.before is null and x.cur is null or x.detail ->> 'last_segment' = 'nothing' then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;
