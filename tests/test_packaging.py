@@ -17,6 +17,7 @@ import pytest
 
 import pyagentundo
 from pyagentundo._sql import SqlFiles
+from tests.support.archives import unpack
 
 ROOT = Path(__file__).parent.parent
 _WHERE = (
@@ -89,7 +90,7 @@ def test_wheel(tmp_path: Path) -> None:
 
 def test_sdist_and_the_wheel_made_of_it(sdist: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+        unpack(archive, tmp_path)
     source = next(tmp_path.glob("pyagentundo-*"))
     found = sql_of(sys.executable, tmp_path, PYTHONPATH=str(source))
     assert found == [str(source / "sql"), *expected()]

