@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from pytest_postgresql.janitor import DatabaseJanitor
 
@@ -26,6 +27,22 @@ SETTINGS = {
 }
 
 _numbers = itertools.count(1)
+
+
+class _Janitor(DatabaseJanitor):
+    """Makes and drops a database, copying its template file by file.
+
+    Since version 15 PostgreSQL writes a copy to the log block by block, which spares large servers
+    two checkpoints. Without fsync those cost next to nothing, and the log half of each copy.
+    """
+
+    def __init__(self, *, by_file: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self._by_file = by_file
+
+    def _build_create_database_sql(self) -> sql.Composed:
+        query = super()._build_create_database_sql()
+        return query + sql.SQL(" strategy = file_copy") if self._by_file else query
 
 
 class Server:
@@ -78,7 +95,8 @@ class Server:
         return self._template.dbname
 
     def _janitor(self, kind: str, **options: Any) -> DatabaseJanitor:
-        return DatabaseJanitor(
+        return _Janitor(
+            by_file=self.major >= 15,
             user=self._user,
             host=self._host,
             port=self._port,
