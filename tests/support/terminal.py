@@ -67,6 +67,7 @@ def on_terminal(
         answer=answer,
         interrupt_after=interrupt_after,
         meanwhile=meanwhile,
+        patience=patience,
         environment=environment,
     )
 
@@ -84,6 +85,7 @@ def _attended(
     answer: str | None = None,
     interrupt_after: str | None = None,
     meanwhile: Callable[[str], bool] | None = None,
+    patience: float = _PATIENCE,
 ) -> Session:
     terminal, end = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
