@@ -105,7 +105,9 @@ def prepare(dsn: str | None, options: Mapping[str, Any]) -> tuple[str, dict[str,
     """
     text, source = choose(dsn)
     conninfo = normalise(text, source=source)
-    chosen = {"autocommit": True, "application_name": "agentundo", **options}
+    # Of a database in SQL_ASCII psycopg would hand out bytes.
+    chosen = {"autocommit": True, "application_name": "agentundo", "client_encoding": "utf8"}
+    chosen |= options
     if "connect_timeout" not in conninfo_to_dict(conninfo):
         chosen.setdefault("connect_timeout", os.environ.get("PGCONNECT_TIMEOUT", "10"))
     return conninfo, chosen, source
