@@ -308,9 +308,14 @@ class Recording(Base):
 
         Raises:
             UsageError: the function is of the other kind: a coroutine function in the API for
-                threads, a plain one in that for tasks.
+                threads, a plain one in that for tasks. Or ``tool`` was not called.
 
         """
+        if name is not None and not isinstance(name, str):
+            raise errors.UsageError(
+                f"The tool's name is {name!r}, no text.",
+                hint='Write @undo.tool() or @undo.tool("name"), with parentheses.',
+            )
         if on_error not in ("rollback", "keep"):
             raise errors.UsageError(
                 f"on_error is {on_error!r}, neither 'rollback' nor 'keep'.",

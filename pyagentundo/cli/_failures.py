@@ -56,7 +56,7 @@ class ErrorGroup(click.Group):
                 hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("user", "ROLE"))
             notes = getattr(error, "__notes__", [])
             complain(error.diag.message_primary or str(error).strip(), notes, hint)
-            code = ERROR
+            code = REFUSED if isinstance(error, pg.InsufficientPrivilege) else ERROR
         return ctx.exit(code)
 
 

@@ -36,6 +36,7 @@ class Plan:
             hold ``by`` where history knows who wrote the row.
         rows: the rows themselves, as ``plan`` returns them; None when they are too many.
         effects: what left the database, which no revert of rows takes back.
+        uncovered: tables that were written and are not tracked, as far as the calls were recorded.
         seconds: an estimate of how long it will take.
 
     """
@@ -46,6 +47,7 @@ class Plan:
     counts: list[DictRow]
     rows: list[DictRow] | None
     effects: list[DictRow]
+    uncovered: list[str]
     seconds: float
 
     def total(self, *statuses: str, action: str | None = None) -> int:
@@ -113,6 +115,7 @@ def make(
         counts=counts,
         rows=rows,
         effects=[] if redone else _queries.effects(conn, ids),
+        uncovered=[] if redone else _queries.uncovered(conn, ids),
         seconds=seconds * _REVERT_TO_PLAN,
     )
 

@@ -119,6 +119,17 @@ def effects(conn: Connection, ids: Sequence[str]) -> list[DictRow]:
     ).fetchall()
 
 
+def uncovered(conn: Connection, ids: Sequence[str]) -> list[str]:
+    """Return the untracked tables that recorded calls wrote; none to a role that may not know."""
+    if not readable(conn, "invocations"):
+        return []
+    query = (
+        "select distinct unnest(uncovered) as relation from agentundo.invocations"
+        " where id = any (%s) order by 1"
+    )
+    return [row["relation"] for row in conn.execute(query, [list(ids)])]
+
+
 def told_of(conn: Connection, ids: Sequence[str], scope: str | None) -> list[DictRow]:
     """Return who did what for whom under these ids, the newest first.
 

@@ -208,18 +208,19 @@ def _others(values: dict[str, Any] | None, key: dict[str, Any] | None) -> str:
 
 
 def _effects(screen: Screen, plan: Plan) -> None:
-    """Tell what left the database; a remedy is named and never performed."""
+    """Tell what left the database, or was never captured; a remedy is named, never performed."""
     elsewhere = [one for one in plan.effects if one["kind"] == "compensate"]
     never = [one for one in plan.effects if one["kind"] != "compensate"]
-    for heading, effects in (
-        ("Cannot be undone:", never),
-        ("To be undone elsewhere, this does not do it:", elsewhere),
+    lost = [f"{printable(one)}: not tracked, stays as it is" for one in plan.uncovered]
+    for heading, lines in (
+        ("Cannot be undone:", [_effect(one) for one in never] + lost),
+        ("To be undone elsewhere, this does not do it:", [_effect(one) for one in elsewhere]),
     ):
-        if effects:
+        if lines:
             screen.line()
             screen.line(heading, bold=True, fg="yellow")
-        for effect in effects:
-            screen.line(f"- {_effect(effect)}", hang=2)
+        for line in lines:
+            screen.line(f"- {line}", hang=2)
 
 
 def _effect(effect: DictRow) -> str:

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import click
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from pyagentundo import dsn as dsns
+from pyagentundo import errors
 from pyagentundo._calls import new_id
 from pyagentundo.cli import _queries
 from pyagentundo.cli._connection import connect, connected
@@ -144,12 +146,22 @@ def _run(command: tuple[str, ...], environment: dict[str, str]) -> int | None:
 
 
 def _report(invocation: str, scope: str | None, program: str, code: int) -> None:
-    """Say on stderr what was captured, and how to take it back."""
+    """Say on stderr what was captured, and how to take it back.
+
+    The program has run: that we cannot look, an agent's role for one, is no failure of its.
+    """
     screen = Screen.of(err=True)
-    with connect(chosen_dsn()) as conn:
-        found = _queries.told_of(conn, [invocation], scope)
-        changes = _queries.changes(conn, invocation) if _queries.readable(conn, "changes") else []
     ended = f"{printable(Path(program).name)} ended with {code}"
+    try:
+        with connect(chosen_dsn()) as conn:
+            found = _queries.told_of(conn, [invocation], scope)
+            readable = _queries.readable(conn, "changes")
+            changes = _queries.changes(conn, invocation) if readable else []
+    except (psycopg.Error, errors.AgentUndoError) as error:
+        why = " ".join(str(error).split("\n")[0].split())
+        screen.line(f"{ended}. What it wrote is tagged {invocation}; this role cannot look: {why}")
+        screen.line(f"an operator takes it back: agentundo revert {invocation}")
+        return
     if not found:
         screen.line(f"{ended}. Nothing was captured under {invocation}.")
         screen.line(

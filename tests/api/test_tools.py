@@ -256,6 +256,9 @@ def test_functions_that_cannot_be_wrapped(undo: AgentUndo) -> None:
     assert raised.value.hint
     with pytest.raises(UsageError, match="on_error is 'no', neither 'rollback' nor 'keep'"):
         undo.tool(on_error="no")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"name is .*, no text") as raised:
+        undo.tool(by_position)  # type: ignore[arg-type]
+    assert raised.value.hint == 'Write @undo.tool() or @undo.tool("name"), with parentheses.'
 
 
 def test_threads_share_one(undo: AgentUndo, db: Connection, move: Callable[..., Any]) -> None:

@@ -102,7 +102,7 @@ def test_a_role_without_rights_is_told_which_it_needs(
     role = make_role()
     as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
     words = [*command, *as_role, *(["true"] if command == ["exec"] else [])]
-    result = cli(*words, code=1)
+    result = cli(*words, code=5)
     first = needs.partition(" ")[0].strip(",")
     assert result.stderr == (
         "error: permission denied for schema agentundo\n"
@@ -116,7 +116,7 @@ def test_an_app_is_told_what_is_not_for_it(
 ) -> None:
     role = make_role(member_of="agentundo_app")
     as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
-    result = cli("log", *as_role, code=1)
+    result = cli("log", *as_role, code=5)
     assert "permission denied for view invocations" in result.stderr
     assert "For log a role has to be auditor or operator." in result.stderr
     result = cli("revert", "call-1", *as_role, code=5)
@@ -132,7 +132,7 @@ def test_agents_read_and_revert_nothing(
     role = make_role(member_of="agentundo_agent")
     as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
     for command in (["plan", "call-1"], ["revert", "call-1", "--by", "me"], ["log"]):
-        assert "permission denied" in cli(*command, *as_role, code=1).stderr
+        assert "permission denied" in cli(*command, *as_role, code=5).stderr
     deals.execute(f"grant agentundo_app to {role}")
     result = cli("diff", "call-1", *as_role, code=5)
     assert (

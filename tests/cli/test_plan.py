@@ -51,6 +51,20 @@ def test_the_voice_of_a_plan(deals: Connection, cli: Run) -> None:
     assert_same(before, snapshot(deals, *TABLES))
 
 
+@pytest.mark.parametrize("also", ["update public.deals set stage = 'Lost'", "select 1"])
+def test_tables_that_are_not_tracked_are_named(deals: Connection, cli: Run, also: str) -> None:
+    """Of recorded calls; whoever asks for an undo must not believe that all went back."""
+    deals.execute("create table public.people (name text)")
+    deals.execute("select agentundo.record_invocation('call-3')")
+    with deals.transaction():
+        deals.execute("select agentundo.tag('call-3')")
+        deals.execute("insert into public.people values ('Eve')")
+        deals.execute(also.encode())
+        deals.execute("select agentundo.commit_invocation('call-3')")
+    said = cli("plan", "call-3").stdout
+    assert "\nCannot be undone:\n- public.people: not tracked, stays as it is\n" in said
+
+
 def test_rows_that_come_back_and_numbers_as_the_database_shows_them(
     deals: Connection, cli: Run
 ) -> None:

@@ -136,3 +136,25 @@ def test_interrupted_it_still_tells_what_was_captured(deals: Connection, dsn: st
     assert session.code == 128 + signal.SIGINT
     assert re.search(r"python\S* ended with 130\. Captured under", session.text)
     assert "take it back: agentundo revert " in session.text
+
+
+def test_an_agents_role_is_told_the_id_and_gets_its_programs_exit_code(
+    deals: Connection, dsn: str, make_role: MakeRole
+) -> None:
+    """It may not look; what it wrote is captured all the same, and must not be written twice."""
+    role = make_role(member_of="agentundo_agent")
+    deals.execute(f"grant select, update on deals to {role}".encode())
+    as_role = psycopg.conninfo.make_conninfo(dsn, user=role)
+    for statement, code in (("update deals set amount = 1", 0), ("select 1 / 0", 1)):
+        said = as_program("exec", "--dsn", as_role, *program(statement))
+        assert said.returncode == code
+        told = re.search(
+            rf"ended with {code}\. What it wrote is tagged {ID}; this role cannot look:"
+            r" permission denied for function undoable\n"
+            r"an operator takes it back: agentundo revert (\S+)\n",
+            said.stderr,
+        )
+        assert told, said.stderr
+        assert told[1] == told[2]
+    found = deals.execute("select rows from agentundo.invocations where id !~ '^call'").fetchall()
+    assert [tuple(row) for row in found] == [(2,)]
