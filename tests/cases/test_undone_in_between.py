@@ -277,3 +277,15 @@ def test_a_row_that_somebody_else_made_is_not_ours_for_having_touched_it(n: Conn
     before = everything(n)
     assert revert(n, "call", on_conflict="skip").counts == (0, 0, 0, 1, 1)
     assert_same(before, everything(n))
+
+
+def test_a_cascade_takes_back_what_was_done_again(n: Connection) -> None:
+    """The row was last written by a redo: not that is in the way, but the call that it did again."""
+    before = everything(n)
+    write(n, "update n set v = 1 where id = 1", tag="first")
+    write(n, "update n set v = 2 where id = 1", tag="second")
+    revert(n, "second")
+    redo(n, "second")
+    done = revert(n, "first", on_conflict="cascade")
+    assert set(done.invocations) == {"first", "second"}
+    assert_same(before, everything(n))

@@ -4852,6 +4852,12 @@ begin
     join agentundo._change c on c.tracked = (w ->> 0)::int and c.change > x.change and not c.void and c.operation in ('D', 'T', 'U')
    where x.status = 'conflict' and x.reason = 'missing_parent';
   found := found || coalesce(more, '{}');
+  -- Of a redo it is what it has done again that stands in the way, of a revert nothing.
+  with recursive origin as (
+    select f from unnest(found) f
+    union
+    select u from origin o join agentundo._revert v on v.id = o.f cross join lateral unnest(v.invocations) u)
+  select array_agg(o.f) into found from origin o where not exists (select from agentundo._revert v where v.id = o.f);
   return array(
     select distinct f from unnest(found) f
     where f is not null and f <> all (ids) and agentundo._in_scope(f, agentundo._scope(scope))
