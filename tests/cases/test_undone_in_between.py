@@ -280,7 +280,7 @@ def test_a_row_that_somebody_else_made_is_not_ours_for_having_touched_it(n: Conn
 
 
 def test_a_cascade_takes_back_what_was_done_again(n: Connection) -> None:
-    """The row was last written by a redo: not that is in the way, but the call that it did again."""
+    """The row was last written by a redo: what that did again is in the way, not the redo."""
     before = everything(n)
     write(n, "update n set v = 1 where id = 1", tag="first")
     write(n, "update n set v = 2 where id = 1", tag="second")
