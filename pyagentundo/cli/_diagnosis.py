@@ -141,6 +141,7 @@ def remarks_on(conn: Connection, role: str, *, to_be: str | None = None) -> list
     about = conn.execute(_ROLE, [role]).fetchall()[0]
     agent = to_be == "agent" or is_member(conn, role, "agentundo_agent")
     operator = to_be == "operator" or is_member(conn, role, "agentundo_operator")
+    app = to_be == "app" or is_member(conn, role, "agentundo_app")
     found = []
     if agent and about["superuser"]:
         found.append(
@@ -160,7 +161,16 @@ def remarks_on(conn: Connection, role: str, *, to_be: str | None = None) -> list
                 "Give the agent a role of its own.",
             )
         )
-    if to_be is None and not agent:
+    if agent and app and not operator and not about["superuser"]:
+        found.append(
+            finding(
+                "warning",
+                role,
+                f"{role} is an agent and an app: an agent never reverts, so the app may not either",
+                "Give the agent a role of its own.",
+            )
+        )
+    if to_be is None and not (agent or app or operator):
         found.append(
             finding(
                 "info",

@@ -47,7 +47,13 @@ def test_grant_warns_of_what_does_not_go_together(
     assert f"note: {operator} is an agent and an operator, and counts as an operator." in said
     agent = make_role(member_of="agentundo_agent")
     assert "counts as an operator" in cli("grant", agent, "--as", "operator").stderr
-    assert cli("grant", agent, "--as", "app").stderr == ""
+    assert cli("grant", agent, "--as", "app").stderr == (
+        f"note: {agent} is an agent and an app: an agent never reverts, so the app may not either."
+        " Give the agent a role of its own.\n"
+    )
+    for kind in ("app", "operator"):
+        role = make_role(member_of=f"agentundo_{kind}")
+        assert "is no agent" not in cli("doctor", "--role", role).stdout
 
 
 def test_grant_to_nobody_and_by_nobody(
