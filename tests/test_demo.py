@@ -29,7 +29,7 @@ from pyagentundo.embedded import EmbeddedServer
 from pyagentundo.errors import AgentUndoError
 from tests.conftest import Connection
 from tests.support.state import assert_same, snapshot
-from tests.support.terminal import COMMAND, ROOT, Session, on_terminal
+from tests.support.terminal import COMMAND, ROOT, Session, heed_interrupts, on_terminal
 
 #: A busy machine is not what is tested here; how long it takes is, below, on its own clock.
 _PATIENCE = 180.0
@@ -71,6 +71,7 @@ class Place:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=heed_interrupts,
         )
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.conftest import Connect, Connection
 from tests.support.pooler import pooler
-from tests.support.terminal import COMMAND, ROOT, on_terminal
+from tests.support.terminal import COMMAND, ROOT, heed_interrupts, on_terminal
 
 pytestmark = pytest.mark.core
 
@@ -30,6 +30,7 @@ class Follower:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
+            preexec_fn=heed_interrupts,
         )
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, "-m", "pyagentundo"]
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PATIENCE = 30.0
+#: What would speak louder than the terminal itself; pytest's workers have COLUMNS.
+_TAKEN_OUT = ("NO_COLOR", "COLUMNS", "LINES")
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def _attended(
 ) -> Session:
     terminal, end = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    inherited = {name: value for name, value in os.environ.items() if name not in _TAKEN_OUT}
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -98,6 +100,7 @@ def _attended(
         stdout=end,
         stderr=end,
         start_new_session=True,
+        preexec_fn=heed_interrupts,
     )
     os.close(end)
     shown = ""
@@ -116,6 +119,11 @@ def _attended(
         os.close(terminal)
         process.kill()
         process.wait()
+
+
+def heed_interrupts() -> None:
+    """Undo what a shell does to jobs in its background: they, and all their children, ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _read(terminal: int, patience: float) -> Iterator[str]:
