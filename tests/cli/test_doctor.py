@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -73,8 +72,8 @@ def disable_capture(deals: Connection) -> None:
 # A pool -------------------------------------------------------------------------------------------
 
 
-def test_a_pool_that_hands_settings_on_is_found(dsn: str, cli: Run, tmp_path: Path) -> None:
-    with pooler(dsn, tmp_path) as pooled:
+def test_a_pool_that_hands_settings_on_is_found(dsn: str, cli: Run) -> None:
+    with pooler(dsn) as pooled:
         found = loaded(cli("doctor", "--json", "--dsn", pooled))
         (leak,) = [row for row in found if row["object"] == "pool"]
         assert leak["severity"] == "warning"
@@ -87,14 +86,14 @@ def test_a_pool_that_hands_settings_on_is_found(dsn: str, cli: Run, tmp_path: Pa
 
 
 def test_exec_behind_a_pool_says_that_it_captured_nothing(
-    deals: Connection, dsn: str, cli: Run, tmp_path: Path
+    deals: Connection, dsn: str, cli: Run
 ) -> None:
     program = (
         "import psycopg, os\n"
         "conn = psycopg.connect(os.environ['POOLED'], options='', autocommit=True)\n"
         "conn.execute(\"update public.deals set stage = 'Lost'\")"
     )
-    with pooler(dsn, tmp_path) as pooled:
+    with pooler(dsn) as pooled:
         result = cli("exec", "--", "env", f"POOLED={pooled}", sys.executable, "-c", program)
     assert "Nothing was captured under" in result.stderr
     assert "a pooler is in between" in result.stderr

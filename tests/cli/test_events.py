@@ -7,7 +7,6 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,11 +116,11 @@ def test_following_wakes_up_at_once(deals: Connection, cli: Run, follow: Any) ->
 
 
 def test_following_without_notifications_looks_again(
-    deals: Connection, cli: Run, dsn: str, tmp_path: Path, follow: Any
+    deals: Connection, cli: Run, dsn: str, follow: Any
 ) -> None:
     deals.execute(f"alter database {deals.info.dbname} set agentundo.notify = 'off'")
     follower = follow("--every", "0.2", "--after", "0")
-    with pooler(dsn, tmp_path) as pooled:
+    with pooler(dsn) as pooled:
         cli("revert", "call-1", "--dsn", pooled)
         assert len(follower.wait_for(1)) == 1
 
