@@ -146,7 +146,7 @@ begin
         join agentundo._change c on c.tracked = x.tracked and not c.void and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
          and (c.change > x.change or x.detail ? 'segments')
         join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
-        where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, t.history, same_key, t.id, ids),
+        where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, agentundo._history(t), same_key, t.id, ids),
         null, d, e => uncovered) as found (invocations text[]);
       found := found || coalesce(more, '{}');
     end if;
