@@ -85,6 +85,8 @@ declare
   capture_function text;
   history_name text;
   schema regnamespace;
+  -- columns end and begin after this change: 0, so that there is no image of what ended, while the table has none
+  now_at bigint := case when exists (select from agentundo._change c where c.tracked = tracked_id) then agentundo._last_change() else 0 end;
 begin
   select * into t from agentundo._tracked where id = tracked_id for update;
   if not exists (select from pg_class where oid = t.relation) then
@@ -122,7 +124,7 @@ begin
   end if;
 
   -- Columns. One that went or changed its type ends; one that is new or changed its type begins.
-  update agentundo._column c set until_change = agentundo._last_change()
+  update agentundo._column c set until_change = now_at
    where c.tracked = tracked_id and c.until_change is null
      and not exists (
        select from pg_attribute a
@@ -158,8 +160,7 @@ begin
         execute format('alter table %s alter column %I set statistics 0', t.history, history_name);
       end if;
       insert into agentundo._column (tracked, history_column, attnum, name, type, since_change)
-      values (tracked_id, history_name, col.attnum, col.attname, col.type,
-              case when exists (select from agentundo._change c where c.tracked = tracked_id) then agentundo._last_change() else 0 end);
+      values (tracked_id, history_name, col.attnum, col.attname, col.type, now_at);
     elsif has.name <> col.attname then
       update agentundo._column c set name = col.attname where c.tracked = tracked_id and c.attnum = col.attnum;
     end if;

@@ -12,9 +12,9 @@
 --
 -- Images are compared as stored (the operator *=), over explicit column lists without generated
 -- columns, never with =. Everything here is a pure SELECT over one snapshot, executed by agentundo_worker
--- (_look() in 11_guard.sql): $6 are the changes of the set, $7 those of its own reverts and redos, $8 those
--- of standing reverts; $9 are four numbers: changes up to the first are compared by image alone, rows of
--- changes up to the second are gone by TRUNCATE, the third is where places begin, the fourth the table.
+-- (_look() in 11_guard.sql): $6 are the changes of the set, $7 those of its own reverts and redos; $9 are
+-- numbers: changes up to the first are compared by image alone, rows of changes up to the second are gone by
+-- TRUNCATE, the third is where places begin, the fourth the table, the fifth where journals begin (13_chains.sql).
 
 -- Is a change somebody else's write? A change that a standing revert took back and that revert's own
 -- change cancel each other, as if neither had been. A condition over the alias, as text.
@@ -38,8 +38,7 @@ $body$
 $body$;
 
 -- The part of the statement that both kinds of tables begin with: the changes of the set, those by others in
--- the same transactions, and the set's images. Rows that a standing revert has taken back already, and no
--- redo of it has done again, are left out, change by change.
+-- the same transactions, and the set's images.
 create or replace function agentundo._net_head(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -51,28 +50,10 @@ $body$
     select f.change, f.xid, coalesce(f.source, f.change) as source
     from agentundo._change f
     where f.tracked = $9[4]::int and f.xid in (select xid from change) and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}),
-  settled as materialized (
-    select distinct v.id, v.number, v.invocations{{keys}}
-    from agentundo._change f
-    join agentundo._revert v on v.id = f.invocation and v.xid = f.xid
-    join {{history}} h on h._change = coalesce(f.source, f.change)
-    where f.tracked = $9[4]::int and f.change = any ($8)),
-  redone as materialized (
-    select distinct v.number, v.invocations{{keys}}
-    from agentundo._revert v
-    join agentundo._change f on f.invocation = v.id and f.xid = v.xid and f.tracked = $9[4]::int
-    join {{history}} h on h._change = coalesce(f.source, f.change)
-    where v.standing and v.invocations && (select array_agg(s.id) from settled s)),
-  still_settled as materialized (
-    select * from settled s where not exists (select from redone r where {{redone}} and r.number > s.number and s.id = any (r.invocations))),
   image as materialized (
     select c.change, c.xid, (h._image = 'O') <> c.inverted as old, h.ctid as tid{{keys}}
-    from change c join {{history}} h on h._change = c.source
-    where not exists (
-      select from still_settled s
-      where {{settled}} and s.number > c.change and c.invocation = any (s.invocations)))$sql$,
-    jsonb_build_object('history', agentundo._history(t), 'stranger', agentundo._stranger_sql('f'), 'keys', coalesce(', ' || agentundo._key_list(t.id, 'h'), ''),
-      'settled', coalesce(agentundo._same_key(t.id, 'h', 's'), 'false'), 'redone', coalesce(agentundo._same_key(t.id, 's', 'r'), 'false')))
+    from change c join {{history}} h on h._change = c.source)$sql$,
+    jsonb_build_object('history', agentundo._history(t), 'stranger', agentundo._stranger_sql('f'), 'keys', coalesce(', ' || agentundo._key_list(t.id, 'h'), '')))
 $body$;
 
 -- Changes up to this number are compared by image alone: their xmins come from before a logical copy.
@@ -114,7 +95,7 @@ $body$;
 -- Per row: before, after, current, and whether anybody wrote since. Statuses are first ones: 'ok',
 -- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
 -- cancel out are not reported. Places are counted from `first_place`.
-create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[], settled bigint[], first_place int)
+create or replace function agentundo._net(tracked_id int, changes bigint[], family bigint[], first_place int)
 returns agentundo._decision[] language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -124,6 +105,7 @@ declare
   decisions agentundo._decision[];
   straight boolean;
   gone boolean;
+  begins bigint;
   loops constant text := current_setting('enable_nestloop');
 begin
   select * into t from agentundo._tracked where id = tracked_id;
@@ -138,10 +120,11 @@ begin
       from agentundo._change c where c.change = any ($6) and c.tracked = $9[4]::int$sql$, format('Table %s is gone.', t.name));
   else
     perform agentundo._require_rights(array[tracked_id]);
+    begins := case when not straight then agentundo._journal_begins(t, changes) end;
     statement := case
       when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
       when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
-      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes)) end;
+      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins is not null) end;
     if exists (select from agentundo._erased e where e.tracked = tracked_id) then
       statement := format($sql$
         select * from (%s) net
@@ -166,8 +149,8 @@ begin
       select coalesce(array_agg(decision), '{}')
       from (select row(($9[3] + row_number() over ())::int, net.*)::agentundo._decision as decision from (%s) net) numbered$sql$,
         case when gone then 'pg_class' else agentundo._from(t) end, statement),
-      e => changes, f => family, g => settled,
-      h => array[agentundo._trusted_after(), (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place, tracked_id])
+      e => changes, f => family,
+      h => array[agentundo._trusted_after(), (select coalesce(max(m.emptied), 0) from agentundo._member m where m.tracked = tracked_id), first_place, tracked_id, begins])
       as net (decisions agentundo._decision[]);
     perform set_config('enable_nestloop', loops, true);
     if decisions is null then
@@ -175,7 +158,8 @@ begin
     end if;
     exit when not straight or agentundo._stayed_straight(t, changes, decisions);
     straight := false;
-    statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes));
+    begins := agentundo._journal_begins(t, changes);
+    statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins is not null);
   end loop;
   return decisions;
 end
@@ -194,9 +178,21 @@ $body$
       join agentundo._revert v on v.id = c.invocation and v.xid = c.xid)
 $body$;
 
+-- Is there an undo after these changes that stands for more rows of the table than it has written?
+create or replace function agentundo._undone_unwritten(t agentundo._tracked, changes bigint[]) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select exists (
+    select from agentundo._revert v
+    where v.number > (select max(c.change) from agentundo._change c where c.tracked = t.id and c.change = any (changes))
+      and (select sum(c.rows) from agentundo._reverted u join agentundo._change c on c.change = u.change and c.tracked = t.id where u.revert = v.id)
+        > (select coalesce(sum(c.rows), 0) from agentundo._change c where c.invocation = v.id and c.xid = v.xid and c.tracked = t.id and not c.void))
+$body$;
+
 -- Was the straight way right? Each image and each row may stand in one decision only (two foreign keys that
 -- act can write a row twice in one change). If anything was undone since, only rows that are as the change left
--- them have nothing to do with it; and where versions are lost, whoever has written since may have left the same.
+-- them have nothing to do with it, unless an undo took something back without having to write it; and where
+-- versions are lost, whoever has written since may have left the same.
 create or replace function agentundo._stayed_straight(t agentundo._tracked, changes bigint[], d agentundo._decision[]) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -205,7 +201,7 @@ $body$
               and count(x.cur) = count(distinct (x.cur, x.part))
           from unnest(d) x)
     and (not agentundo._undone_since(t, changes)
-      or not exists (select from unnest(d) x where x.status <> 'ok' or x.cur is null or x.basis <> 'version'))
+      or not agentundo._undone_unwritten(t, changes) and not exists (select from unnest(d) x where x.status <> 'ok' or x.cur is null or x.basis <> 'version'))
     and (not exists (select from unnest(d) x where x.basis = 'value' and x.cur is not null)
       or not exists (select from agentundo._change f where f.tracked = t.id and f.change > (select max(o.change) from agentundo._change o where o.change = any (changes) and o.tracked = t.id)))
   from agentundo._change c where c.tracked = t.id and c.change = any (changes)
@@ -260,8 +256,8 @@ create or replace function agentundo._verdict_sql(t agentundo._tracked) returns 
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select format($sql$
-  select $9[4]::int, change, part, cur, coalesce(before, not_back), after,
-    case when before is not null then before_change when not_back is not null then image_change end, case when after is not null then after_change end,
+  select $9[4]::int, change, part, cur, before, after,
+    case when before is not null then before_change end, case when after is not null then after_change end,
     case when overtaken or nothing or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
     case when %1$s then 'conflict'
       when segments > 1 and (first_status = 'ok' or nothing) then 'conflict' else first_status end,
@@ -273,19 +269,18 @@ $body$
     case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end
   from (
     select *,
-      case when before is null and after is null then image end as not_back,
       case when overtaken then 'done'
         when after is not null and cur is null then case when before is null then 'done' else 'conflict' end
-        when after is not null then case when untouched then 'ok' when taken_back then 'done' else 'conflict' end
+        when after is not null then case when untouched then 'ok' else 'conflict' end
         when before is null then 'done'
         when cur is null then case when gone_since then 'conflict' else 'ok' end
-        when taken_back then 'done' else 'conflict' end as first_status,
+        else 'conflict' end as first_status,
       case when overtaken then null
         when after is not null and cur is null then case when before is not null then 'row_deleted' end
-        when after is not null then case when untouched or taken_back then null when matches then 'row_rewritten' else 'row_changed' end
+        when after is not null then case when untouched then null when matches then 'row_rewritten' else 'row_changed' end
         when before is null then null
         when cur is null then case when gone_since then 'row_deleted' end
-        when not coalesce(taken_back, false) then 'row_exists' end as first_reason
+        else 'row_exists' end as first_reason
     from judged
   ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
 $body$;
@@ -325,7 +320,7 @@ begin
     from (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{old}}' and {{has_old}}) o
     full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
 {{deleted_since}}  compared as (
-    select c.change, c.change as before_change, c.change as image_change, c.change as after_change, n.before, n.before as image, n.after, r.tableoid as part, r.ctid as cur,
+    select c.change, c.change as before_change, c.change as after_change, n.before, n.after, r.tableoid as part, r.ctid as cur,
       r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken, false as nothing
     from change c
     cross join net n
@@ -337,7 +332,7 @@ begin
       select case when v.by_value then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
   judged as (
-    select *, 1 as segments, null::text as at, false as taken_back, matches and (by_value or version = own_version) as untouched,
+    select *, 1 as segments, null::tid as at, matches and (by_value or version = own_version) as untouched,
       {{moved}} and (before is null or after is null) as moved
     from compared)$sql$, jsonb_build_object(
     'history', agentundo._history(t), 'lookup', lookup, 'source', coalesce(c.source, c.change),

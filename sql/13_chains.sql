@@ -3,12 +3,54 @@
 -- The way for any number of changes, in any order, with reverts and other people's writes in between; what
 -- 12_net.sql calls the straight way is the short cut past it. One statement, in three parts:
 --   * the set by itself: each row's walk through the set's changes, from an image before to one after;
---   * what others have undone: where a row goes back to is not always what the set found. If what had led
---     there has been undone since, the row is to be as it would be without it; if it was made by
---     somebody who is undone, it is not to come back at all. A row is what the last one who stands has left
---     of it, whatever the order in which the others are taken back and redone;
+--   * rows in doubt, those that somebody else has undone or redone since: their whole journal is read and played
+--     again, once as it was and once without the set. A row is what the last one who stands has left of it,
+--     whatever the order in which the others are taken back and redone;
 --   * the look at the row as it is now.
 -- Tables without a key have a way of their own, at the end.
+
+-- Images put together to steps (before, after) in their order: one for each transaction, or more exactly for each
+-- {{unit}}, or one for each change where these do not come to a single walk. Images are numbered by what they
+-- say; absence is a state too, number 0. From the CTE {{p}}state to {{p}}hop.
+create or replace function agentundo._hops_sql(prefix text, unit text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select agentundo._fill($sql$,
+  {{p}}whole as (
+    select id, change, {{unit}}, old, tid, says from {{p}}state
+    union all
+    select id, change, {{unit}}, true, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) < count(*) filter (where not old)
+    union all
+    select id, change, {{unit}}, false, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) > count(*) filter (where not old)),
+  {{p}}balance as (
+    select id, {{unit}}, says, count(*) filter (where old) - count(*) filter (where not old) as surplus,
+      min(tid) filter (where old) as old_tid, min(tid) filter (where not old) as new_tid,
+      min(change) filter (where old) as old_change, max(change) filter (where not old) as new_change
+    from {{p}}whole group by id, {{unit}}, says),
+  {{p}}linked as materialized (  -- one contiguous walk?
+    select id, {{unit}}, coalesce(sum(surplus) filter (where surplus > 0), 0) as starts
+    from {{p}}balance group by id, {{unit}}),
+  {{p}}extent as (
+    select id, {{unit}}, min(change) as first_change, max(change) as last_change from {{p}}whole group by id, {{unit}}),
+  {{p}}hop as (
+    select l.id, min(w.first_change) as first_change, max(w.last_change) as last_change,
+      (array_agg(b.says) filter (where b.surplus > 0))[1] as says_before, (array_agg(b.old_tid) filter (where b.surplus > 0))[1] as before,
+      (array_agg(b.old_change) filter (where b.surplus > 0))[1] as before_change,
+      (array_agg(b.says) filter (where b.surplus < 0))[1] as says_after, (array_agg(b.new_tid) filter (where b.surplus < 0))[1] as after,
+      (array_agg(b.new_change) filter (where b.surplus < 0))[1] as after_change
+    from {{p}}linked l join {{p}}balance b using (id, {{unit}}) join {{p}}extent w using (id, {{unit}})
+    where l.starts = 1 group by id, {{unit}}
+    union all   -- there and back again is a step, too: somebody else may have written before it
+    select id, first_change, last_change, says, old_tid, old_change, says, new_tid, new_change
+    from (
+      select distinct on (id, {{unit}}) id, w.first_change, w.last_change, says, b.old_tid, b.old_change, b.new_tid, b.new_change
+      from {{p}}linked l join {{p}}extent w using (id, {{unit}}) join {{p}}whole f using (id, {{unit}}) join {{p}}balance b using (id, {{unit}}, says)
+      where l.starts = 0 and f.old order by id, {{unit}}, f.change) round
+    union all
+    select id, w.change, w.change,
+      min(w.says) filter (where w.old), min(w.tid) filter (where w.old), w.change,
+      max(w.says) filter (where not w.old), max(w.tid) filter (where not w.old), w.change
+    from {{p}}linked l join {{p}}whole w using (id, {{unit}}) where l.starts > 1 group by id, w.change)$sql$,
+  jsonb_build_object('p', prefix, 'unit', unit)) $body$;
 
 -- The set by itself. `net` is one row for each key on which its changes do not cancel out.
 create or replace function agentundo._chains_sql() returns text
@@ -22,44 +64,11 @@ $body$ select $sql$,
   chain as materialized (
     select row_number() over () as id, {{keys}}, first_change, last_change from touched
     where olds > 1 or news > 1 or first_change <> last_change),
-  state as (   -- every image of a chained row, numbered by what it says
+  state as (   -- every image of a chained row
     select c.id, i.change, i.xid, i.old, i.tid,
       dense_rank() over (partition by c.id order by {{image}} using operator(pg_catalog.*<)) as says
-    from chain c join image i on {{same_chain}} join {{history}} h on h.ctid = i.tid),
-  whole as (   -- absence is a state too: number 0
-    select id, change, xid, old, tid, says from state
-    union all
-    select id, change, xid, true, null, 0 from state group by id, change, xid having count(*) filter (where old) < count(*) filter (where not old)
-    union all
-    select id, change, xid, false, null, 0 from state group by id, change, xid having count(*) filter (where old) > count(*) filter (where not old)),
-  balance as (
-    select id, xid, says, count(*) filter (where old) - count(*) filter (where not old) as surplus,
-      min(tid) filter (where old) as old_tid, min(tid) filter (where not old) as new_tid,
-      min(change) filter (where old) as old_change, max(change) filter (where not old) as new_change
-    from whole group by id, xid, says),
-  linked as materialized (  -- one contiguous walk per transaction
-    select id, xid, coalesce(sum(surplus) filter (where surplus > 0), 0) as starts
-    from balance group by id, xid),
-  extent as (
-    select id, xid, min(change) as first_change, max(change) as last_change from whole group by id, xid),
-  hop as (     -- (before, after) steps in order: one per transaction, or one per change where it is not contiguous
-    select l.id, min(w.first_change) as first_change, max(w.last_change) as last_change,
-      (array_agg(b.says) filter (where b.surplus > 0))[1] as says_before, (array_agg(b.old_tid) filter (where b.surplus > 0))[1] as before,
-      (array_agg(b.old_change) filter (where b.surplus > 0))[1] as before_change,
-      (array_agg(b.says) filter (where b.surplus < 0))[1] as says_after, (array_agg(b.new_tid) filter (where b.surplus < 0))[1] as after,
-      (array_agg(b.new_change) filter (where b.surplus < 0))[1] as after_change
-    from linked l join balance b using (id, xid) join extent w using (id, xid)
-    where l.starts = 1 group by l.id, l.xid
-    union all   -- there and back again is a step, too: somebody else may have written before it
-    select * from (
-      select distinct on (l.id, l.xid) l.id, w.first_change, w.last_change, b.says, b.old_tid, b.old_change, b.says, b.new_tid, b.new_change
-      from linked l join extent w using (id, xid) join whole f using (id, xid) join balance b using (id, xid, says)
-      where l.starts = 0 and f.old order by l.id, l.xid, f.change) round
-    union all
-    select w.id, w.change, w.change,
-      min(w.says) filter (where w.old), min(w.tid) filter (where w.old), w.change,
-      max(w.says) filter (where not w.old), max(w.tid) filter (where not w.old), w.change
-    from linked l join whole w using (id, xid) where l.starts > 1 group by w.id, w.change),
+    from chain c join image i on {{same_chain}} join {{history}} h on h.ctid = i.tid)$sql$
+|| agentundo._hops_sql('', 'xid') || $sql$,
   intruder as materialized (   -- captured changes by others between two of ours
     select c.id, f.change
     from agentundo._change f
@@ -69,7 +78,7 @@ $body$ select $sql$,
       and f.change between (select min(first_change) from chain) and (select max(last_change) from chain)),
   step as materialized (
     select hop.*, lag(says_after) over w as came_from, lag(last_change) over w as came_at from hop window w as (partition by id order by first_change)),
-  cut as (
+  cut as (     -- where the after of one step is not the before of the next, or somebody wrote: there a new segment begins
     select s.*, (s.came_at is not null and s.came_from is distinct from s.says_before or x.id is not null)::int as boundary
     from step s
     left join (select distinct s.id, s.first_change from step s join intruder i on i.id = s.id and i.change > s.came_at and i.change < s.first_change) x
@@ -84,11 +93,12 @@ $body$ select $sql$,
       (array_agg(after_change order by first_change desc))[1] as after_change
     from segment s where segment = last_segment group by s.id),
   net as (
-    select {{keys}}, before as image, after, first_change as image_change, first_change as after_change, last_change as change, 1::bigint as segments, null::bigint as chain,
-      null::bigint[] as versions, false as nothing
+    select {{keys}}, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments,
+      null::bigint[] as versions, false as nothing, null::tid as at
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
-    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, i.id, v.versions, s.says_before is not distinct from s.says_after
+    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, v.versions,
+      s.says_before is not distinct from s.says_after, (select min(st.tid) from state st where s.segments > 1 and st.id = s.id)
     from solved s
     join chain i using (id)
     left join (
@@ -96,152 +106,290 @@ $body$ select $sql$,
       from state st join change x using (change) where not st.old group by st.id, st.says) v on v.id = s.id and v.says = s.says_after
     where s.says_before is distinct from s.says_after or s.segments > 1)$sql$ $body$;
 
--- What others have undone. `aimed` is `net` with the image to go back to, `before`.
-create or replace function agentundo._undone_sql() returns text
+-- Where the journals of a table have to begin that an undo of these changes needs: null, if nobody else has undone
+-- anything since. Else with the first change that any of those undos is about, or the set itself, if that
+-- takes back undos.
+create or replace function agentundo._journal_begins(t agentundo._tracked, changes bigint[]) returns bigint
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  first bigint;
+  doubtful boolean;
+  earlier bigint;
+begin
+  select min(c.change), bool_or(c.void) into first, doubtful from agentundo._change c where c.tracked = t.id and c.change = any (changes);
+  if not doubtful and not exists (
+      select from agentundo._revert v
+      where v.number > first and not exists (select from agentundo._change c where c.invocation = v.id and c.xid = v.xid and c.change = any (changes))
+        and (exists (select from agentundo._change c where c.invocation = v.id and c.xid = v.xid and c.tracked = t.id)
+          or exists (select from agentundo._reverted u join agentundo._change c on c.change = u.change and c.tracked = t.id where u.revert = v.id))) then
+    return null;
+  end if;
+  loop
+    select min(f.change) into earlier
+      from agentundo._revert v
+      cross join lateral unnest(v.invocations) u (id)
+      join agentundo._change f on f.invocation = u.id and f.tracked = t.id
+     where v.number > first or exists (select from agentundo._change c where c.invocation = v.id and c.xid = v.xid and c.change >= first and c.tracked = t.id);
+    exit when earlier is null or earlier >= first;
+    first := earlier;
+  end loop;
+  return first;
+end
+$body$;
+
+-- Which image counts where these stand: the after of the last of them up to an entry or, negative, the before of an entry
+-- that followed on somebody who was not captured; the very first before, if nobody stands.
+create or replace function agentundo._last_standing(stands boolean[], gaps boolean[], first int, upto int) returns int
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  for i in reverse upto..1 loop
+    if stands[i] then
+      return i;
+    elsif gaps[i] then
+      return -i;
+    end if;
+  end loop;
+  return -first;
+end
+$body$;
+
+create or replace function agentundo._said(pattern bigint[], image int) returns bigint
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select case when image > 0 then pattern[image][3] else pattern[-image][2] end $body$;
+
+-- Takes back, among the entries before number `this`, what an undo is about: `flips` gets (undo, entry, does it stand then).
+create or replace function agentundo._take_back(
+  this int, undoes jsonb[], invocation text[], inout stands boolean[], inout flips int[])
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  known constant int := coalesce(array_length(flips, 1), 0);
+begin
+  for i in reverse this - 1..1 loop
+    continue when not undoes[this] ? invocation[i];
+    if undoes[i] is null and stands[i] then
+      stands[i] := false;
+      flips := flips || array[[this, i, 0]];
+    elsif undoes[i] is not null then
+      for k in 1..known loop
+        if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) then
+          stands[flips[k][2]] := flips[k][3] = 0;
+          flips := flips || array[[this, flips[k][2], 1 - flips[k][3]]];
+        end if;
+      end loop;
+    end if;
+  end loop;
+end
+$body$;
+
+-- A row's journal, played again. `pattern` has (number, what the row said before, what after) for each step of each
+-- invocation, in order. 0 is absence; an undo that stands for the row without having written it has -1, and one
+-- that found it absent 0 and 0. Where somebody wrote without being captured there is a gap: an entry begins with
+-- something else than the one before it has left.
+--
+-- An undo takes back those entries of its invocations that stand; to undo an undo lets them stand again. Where an
+-- undo has left something else than whoever stands last (by merge, by force), that is an entry of its own.
+--
+-- Images are answered as the number of an entry: its after or, negative, its before.
+create or replace function agentundo._replay(
+  pattern bigint[], own bigint[], tracked_id int,
+  out concerned boolean,   -- has the set a part in what the row is now?
+  out before int,          -- the image that the row goes back to
+  out after int,           -- the image that it is now, unless somebody has written since who was not captured
+  out change bigint,       -- the last change of the set
+  out segments bigint,     -- in how many turns, between others' writes, the set wrote
+  out nothing boolean,     -- do the two images say the same?
+  out stranger boolean)    -- has somebody else written since, who stands? Then they are those of the set's own last turn
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  n constant int := array_length(pattern, 1);
+  invocation text[];
+  undoes jsonb[];                                    -- of undos: what they take back
+  mine boolean[];
+  stands boolean[] := array_fill(false, array[n]);   -- for writes: not undone
+  gaps boolean[] := array_fill(false, array[n]);
+  flips int[] := array[]::int[];
+  state bigint;
+  first int;                                         -- the first entry that tells what the row was,
+  last int;                                          -- and the last
+  without boolean[];                                 -- who stands without the set
+  turn int;                                          -- where the last turn of the set begins,
+  ends int;                                          -- and ends
+  others boolean := false;                           -- has somebody else written after the turn that is looked at?
+begin
+  select array_agg(coalesce(c.invocation, v.id, '') order by k), array_agg(to_jsonb(w.invocations) order by k),
+         array_agg(coalesce(c.change = any (own), exists (select from agentundo._change q where q.invocation = v.id and q.xid = v.xid and q.change = any (own))) order by k)
+    into invocation, undoes, mine
+    from generate_series(1, n) k
+    left join agentundo._change c on c.change = pattern[k][1] and c.tracked = tracked_id
+    left join agentundo._revert v on c.change is null and v.number = pattern[k][1]
+    left join agentundo._revert w on w.id = coalesce(c.invocation, v.id) and w.xid = coalesce(c.xid, v.xid);
+
+  for i in 1..n loop
+    if pattern[i][2] >= 0 then
+      gaps[i] := coalesce(state <> pattern[i][2], false);
+      first := coalesce(first, i);
+      last := i;
+      state := pattern[i][3];
+    end if;
+    if undoes[i] is null then
+      stands[i] := true;
+      continue;
+    end if;
+    select t.stands, t.flips into stands, flips from agentundo._take_back(i, undoes, invocation, stands, flips) t;
+    if pattern[i][2] > 0 or pattern[i][3] > 0 then
+      stands[i] := agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, i)) <> state;
+      flips := case when stands[i] then flips || array[[i, i, 1]] else flips end;
+    end if;
+  end loop;
+
+  -- What of the set still counts: writes that stand, undos of which anything holds.
+  for i in 1..n loop
+    mine[i] := mine[i] and case when undoes[i] is null then stands[i]
+      else exists (select from generate_series(1, coalesce(array_length(flips, 1), 0)) k where flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1)) end;
+    ends := case when mine[i] then i else ends end;
+  end loop;
+  concerned := ends is not null;
+  if not concerned then
+    return;
+  end if;
+  segments := 1;
+  for i in reverse ends..1 loop
+    if mine[i] then
+      segments := segments + others::int;
+      others := false;
+      turn := case when segments = 1 then i else turn end;
+    else
+      others := others or stands[i];
+    end if;
+    others := others or gaps[i];
+  end loop;
+  change := coalesce(
+    (select max(c.change) from generate_series(1, ends) k join agentundo._change c on c.change = pattern[k][1] where mine[k]),
+    (select max(c.change) from agentundo._change c where c.change = any (own) and c.tracked = tracked_id));
+  stranger := exists (select from generate_series(ends + 1, n) k where stands[k] or gaps[k]);
+  if not stranger then
+    without := stands;
+    for i in reverse ends..turn loop
+      continue when not mine[i];
+      without[i] := false;
+      for k in 1..coalesce(array_length(flips, 1), 0) loop
+        if flips[k][1] = i then
+          without[flips[k][2]] := flips[k][3] = 0;
+        end if;
+      end loop;
+    end loop;
+    before := agentundo._last_standing(without, gaps, first, n);
+    after := last;
+    nothing := agentundo._said(pattern, before) = agentundo._said(pattern, after);
+  end if;
+  if stranger or nothing and segments = 1 then
+    before := -turn;
+    after := coalesce((select max(k) from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0), ends);
+  end if;
+end
+$body$;
+
+-- The rows in doubt: whom others' undos have to do with, or undos in the set that had found nothing to do. Their
+-- journals, played again; journals that are alike (and those of one bulk write are) only once.
+create or replace function agentundo._journals_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select $sql$,
-  ours as materialized (          -- the reverts that the set takes back: what they took back will stand again
-    select distinct v.id, v.invocations from agentundo._revert v join change c on c.invocation = v.id
-    join agentundo._change f on f.change = c.change and f.xid = v.xid),
-  returned as materialized (      -- what others had taken back when a change of the set was made, and is done again since
-    select c.change, v.invocations
-    from change c
-    join agentundo._revert v on v.number < c.change and not v.redo and (not v.standing or v.reopened) and v.id not in (select id from ours)
-    join agentundo._revert w on w.invocations @> array[v.id] and w.standing and w.number > c.change),
-  span as (                       -- the first change that is of interest, and the set's last
-    select least(min(c.change), (
-        select min(f.change)
-        from (select o.invocations from ours o union all select v.invocations from returned v) o
-        cross join lateral unnest(o.invocations) u (id) join agentundo._change f on f.invocation = u.id and f.tracked = $9[4]::int)) as first_change,
-      max(c.change) as last_change
-    from change c),
-  taken_back as materialized (    -- changes by others that standing reverts have taken back since: wholly, or some of their rows
-    select x.*
+  doubt as materialized (
+    select row_number() over () as id, {{keys}}
     from (
-      select f.change, coalesce(f.source, f.change) as source, f.inverted, v.id as revert, v.xid as revert_xid, v.number,
-        not v.reopened and exists (select from agentundo._reverted u where u.change = f.change and u.revert = v.id) as wholly
-      from span
-      join agentundo._revert v on v.standing and v.number > span.first_change and v.id not in (select id from ours)
-      cross join lateral unnest(v.invocations) u (id)
-      join agentundo._change f on f.invocation = u.id and f.tracked = $9[4]::int and f.change < v.number and f.change <> all ($6) and not f.void
-      where not exists (select from agentundo._revert w where w.id = f.invocation and w.xid = f.xid)) x
-    where not x.wholly or x.change < (select last_change from span)),
-  undone as materialized (        -- the same row by row: all rows of what was taken back wholly, else those that the revert has written
-    select x.change, x.number, (h._image = 'N') <> x.inverted as new, h.ctid as tid, {{h_keys}}, {{taken_image}} as says
-    from taken_back x join {{history}} h on h._change = x.source
-    where x.wholly and exists (select from image i where {{of_image}})
+      select {{image_keys}} from image i join change c using (change) where c.void
+      union
+      select {{h_keys}}
+      from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change)
+      where f.tracked = $9[4]::int and f.change >= $9[5] and exists (select from image i where {{of_image}})
+        and (f.change <> all ($6) and exists (select from agentundo._revert v where v.id = f.invocation and v.xid = f.xid)
+          or exists (
+            select from agentundo._reverted u join agentundo._revert v on v.id = u.revert
+            where u.change = f.change and v.number > $9[5] and not exists (select from change c where c.invocation = v.id)))) keys),
+  logged as materialized (
+    select d.id, f.change, f.xid, coalesce(f.invocation, '') as invocation, f.change = any ($6) as own, f.operation, f.void, (h._image = 'O') <> f.inverted as old, h.ctid as tid
+    from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change) join doubt d on {{of_doubt}}
+    where f.tracked = $9[4]::int and f.change >= $9[5]),
+  log_state as (
+    select l.*, dense_rank() over (partition by l.id order by {{logged_image}} using operator(pg_catalog.*<)) as says
+    from logged l join {{history}} h on h.ctid = l.tid where not l.void)$sql$
+|| agentundo._hops_sql('log_', 'xid, invocation') || $sql$,
+  entry as (
+    select id, last_change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after, before, before_change, after, after_change from log_hop
     union all
-    select x.change, x.number, (h._image = 'N') <> x.inverted, h.ctid, {{h_keys}}, {{taken_image}}
-    from taken_back x join {{history}} h on h._change = x.source
-    where not x.wholly and exists (select from image i where {{of_image}})
-      and exists (
-        select from agentundo._change r join {{history}} s on s._change = coalesce(r.source, r.change)
-        where r.invocation = x.revert and r.xid = x.revert_xid and r.tracked = $9[4]::int and {{taken_row}})
-      and not exists (            -- and no redo has done again
-        select from agentundo._revert w join agentundo._change r on r.invocation = w.id and r.xid = w.xid and r.tracked = $9[4]::int
-        join {{history}} s on s._change = coalesce(r.source, r.change)
-        where w.standing and w.number > x.number and x.revert = any (w.invocations) and w.id not in (select id from ours) and {{taken_row}})),
-  upset as (                      -- changes that met the rows otherwise than they are to be now, or had nothing to do
-    select c.change from change c where c.void
-    union
-    select change from returned),
-  doubtful as (                   -- the rows of which all the rest is
-    select {{keys}} from undone
-    union
-    select {{image_keys}} from image i join upset using (change)),
-  standing as materialized (      -- what others have done to these rows, and nobody has taken back
-    select f.change, f.xid, f.invocation, f.undone_at, (h._image = 'N') <> f.inverted as new, {{h_keys}}
-    from (
-      select f.*, (select min(v.number) from agentundo._revert v where v.invocations @> array[f.invocation]) as undone_at
-      from span
-      join agentundo._change f on f.tracked = $9[4]::int and f.change < span.last_change and f.change <> all ($6) and not f.void
-        and f.change >= least(span.first_change, (select min(change) from taken_back))
-      where ({{stranger}} or exists (select from ours o where f.invocation = any (o.invocations)))
-        and not exists (select from agentundo._revert w where w.id = f.invocation and w.xid = f.xid)
-        and exists (select from doubtful)
-      offset 0) f
-    join {{history}} h on h._change = coalesce(f.source, f.change)
-    join doubtful k on {{of_doubtful}}
-    where not exists (select from undone u where u.change = f.change and {{of_undone}})),
-  stood as (                      -- for each image that would come back: who stands and wrote the row last before
-    select i.tid, i.change, {{image_keys}}, max(l.change) as stood
-    from image i join change c using (change) join doubtful k on {{doubtful_image}}
-    left join standing l on {{image_standing}} and l.change < i.change
-    where i.old and not c.void
-    group by i.tid, i.change, {{image_keys}}),
-  undone_since as (               -- and what had led to it after that, and is undone now
-    select i.tid as image, i.change as image_change, u.new, u.tid, u.change, dense_rank() over (partition by i.tid order by u.says using operator(pg_catalog.*<)) as says
-    from stood i join undone u on {{image_undone}} and u.change > coalesce(i.stood, 0) and u.change < i.change and u.number > i.change),
-  ends as (                       -- what that began with, and what it came to
-    select image, image_change, says, min(tid) filter (where not new) as old, min(change) filter (where not new) as old_change,
-      min(tid) filter (where new) as new, min(change) filter (where new) as new_change,
-      count(*) filter (where not new) - count(*) filter (where new) as surplus
-    from undone_since group by image, image_change, says having count(*) filter (where not new) <> count(*) filter (where new)),
-  led as (                        -- if it is one chain: nobody has written without being seen
-    select image, image_change, max(new) filter (where surplus < 0) as new, max(new_change) filter (where surplus < 0) as new_change,
-      max(old) filter (where surplus > 0) as before, max(old_change) filter (where surplus > 0) as before_change
-    from ends group by image, image_change having count(*) filter (where surplus < 0) = 1 and count(*) filter (where surplus > 0) <= 1),
-  last_stood as materialized (    -- for each image of an upset change: what was done to the row last, of all that stands once ours stands again
-    select image, old, void, own, {{keys}}, count(*) filter (where not new) > count(*) filter (where new) as gone, min(undone_at) < change as was_undone
-    from (
-      select i.tid as image, i.change, i.old, c.void, coalesce(l.invocation = any (o.invocations), false) as own, l.new, l.undone_at, {{image_keys}},
-        (l.xid, l.invocation) is not distinct from (first_value(l.xid) over w, first_value(l.invocation) over w) as last
-      from image i join upset using (change) join change c using (change) left join ours o on o.id = c.invocation
-      join standing l on {{image_standing}} and l.change < i.change
-      window w as (partition by i.tid order by l.change desc)) l
-    where last group by image, change, old, void, own, {{keys}}),
-  instead as (                    -- not this image comes back but what was before that chain, if it led there
-    select c.image, c.before, c.before_change
-    from led c join {{history}} h on h.ctid = c.image join {{history}} n on n.ctid = c.new
-    where {{came_to}} operator(pg_catalog.*=) {{came_back}}
-    union all
-    select l.image, null, null    -- or nothing: somebody has deleted the row, which was undone when ours was, and is not now
-    from last_stood l
-    where l.old and l.gone and (l.void or l.was_undone and l.image not in (select image from undone_since))
-    union
-    select i.tid, null, null      -- or it had been gone already, and whoever had deleted it stands, or was not seen
-    from image i join change c using (change)
-    where i.old and c.void
-      and not exists (
-        select from undone u
-        where {{image_undone}} and not u.new and u.change < i.change and u.number > i.change
-          and not exists (select from standing l where {{standing_undone}} and l.change > u.change))),
-  overtaken as (                  -- nothing was done to the row when ours was undone, and others have written it since it was ours
-    select distinct {{keys}} from last_stood where void and not own and not gone),
+    select distinct id, change, 0, 0, null::tid, null::bigint, null::tid, null::bigint from logged where void
+    union all   -- undos that took back whole changes without having to write the row
+    select distinct l.id, v.number, -1, -1, null::tid, null::bigint, null::tid, null::bigint
+    from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
+    where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)),
+  journal as materialized (
+    select id, array_agg(array[at, says_before, says_after] order by at) as pattern,
+      array_agg(before order by at) as befores, array_agg(before_change order by at) as before_changes,
+      array_agg(after order by at) as afters, array_agg(after_change order by at) as after_changes
+    from entry group by id),
+  replayed as materialized (
+    select p.pattern, r.* from (select distinct pattern from journal) p cross join lateral agentundo._replay(p.pattern, $6, $9[4]::int) r),
+  cleared as (
+    select d.*, case when r.before > 0 then j.afters[r.before] else j.befores[-r.before] end as before, j.afters[r.after] as after,
+      case when r.before > 0 then j.after_changes[r.before] else j.before_changes[-r.before] end as before_change, j.after_changes[r.after] as after_change,
+      r.change, r.segments, r.nothing, r.stranger,
+      exists (   -- the set gave the row another key
+        select from logged l where l.id = d.id and l.own and not l.void and l.operation = 'U' group by l.change having count(*) = 1) as re_keyed,
+      (select min(l.tid) from logged l where l.id = d.id and l.own) as at
+    from doubt d join journal j using (id) join replayed r using (pattern)
+    where r.concerned),
   aimed as (
-    select net.*, case when i.image is null then net.image else i.before end as before, case when i.image is null then net.image_change else i.before_change end as before_change
-    from net left join instead i on i.image = net.image)$sql$ $body$;
+    select {{keys}}, before, after, before_change, after_change, change, segments, versions, nothing, at, false as in_doubt, false as stranger, false as overtaken,
+      before is null and after is not null and before_change in (select change from change where operation = 'U')
+        or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
+    from net where not exists (select from doubt where {{doubt_net}})
+    union all
+    select {{keys}}, before, after, before_change, after_change, change, segments, null, coalesce(nothing, false), at, true, stranger, not stranger and nothing and segments = 1,
+      re_keyed and (before is null) <> (after is null)
+    from cleared),
+  known as (
+    select change, version, filenode from change
+    union
+    select f.change, f.xmin::text::bigint, f.filenode from agentundo._change f where f.change in (select after_change from cleared) and f.tracked = $9[4]::int)$sql$ $body$;
+
+-- Without a doubt.
+create or replace function agentundo._no_journals_sql() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select $sql$,
+  aimed as (
+    select *, false as in_doubt, false as stranger, false as overtaken,
+      before is null and after is not null and before_change in (select change from change where operation = 'U')
+        or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
+    from net),
+  known as (select change, version, filenode from change)$sql$ $body$;
 
 -- The row as it is now, and whether anybody who stands has written it since. For the verdict: `judged`.
 create or replace function agentundo._look_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select $sql$,
-{{deleted_since}}
-      and not exists (select from undone u where u.change = f.change and {{of_undone}})),
+{{deleted_since}}),
   later as (   -- written again by another invocation of the same transaction, which xmin cannot tell
     select {{image_keys}} from foreigner f join {{history}} h on h._change = f.source join image i on i.xid = f.xid and {{of_image}}
     group by {{image_keys}} having max(f.change) > max(i.change)),
   compared as (
-    select n.*, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.filenode as filenode, ac.version as own_version,
-      n.image is null and n.after is not null and ic.operation = 'U' or n.after is null and n.image is not null and ac.operation = 'U' as moved,
-      a.matches, b.matches as back,
-      (n.change <= $9[1] or n.change > $9[2] and r.ctid is not null and coalesce({{rewritten}}, false)) as by_value,
-      l.{{first_key}} is not null as written_again,
-      coalesce(x.change > n.change, false) as gone_since, o.{{first_key}} is not null as overtaken
+    select n.*, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.version as own_version, a.matches,
+      coalesce(n.after_change, n.change) <= $9[1] or n.change > $9[2] and r.ctid is not null and coalesce({{rewritten}}, false) as by_value,
+      not n.in_doubt and l.{{first_key}} is not null as written_again,
+      case when n.in_doubt then n.stranger else coalesce(x.change > n.change, false) end as gone_since
     from aimed n
     left join {{lookup}} r on {{in_table}}
     left join later l on {{later_net}}
     left join (select max(change) as change, {{keys}} from deleted_since group by {{keys}}) x on {{deleted_net}}
-    left join overtaken o on {{overtaken_net}}
-    left join change ac on ac.change = n.after_change
-    left join change ic on ic.change = n.image_change
-    left join lateral (select case when n.change <= $9[1] or n.change > $9[2] and {{rewritten}}
+    left join known ac on ac.change = n.after_change
+    left join lateral (select case when coalesce(n.after_change, n.change) <= $9[1] or n.change > $9[2] and {{rewritten}}
         then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
-      from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true
-    left join lateral (select {{before}} operator(pg_catalog.*=) {{row}} as matches
-      from {{history}} h where h.ctid = n.before and r.ctid is not null and a.matches is not true offset 0) b on true),
-  suspect as materialized (   -- last written by an undo or redo, or versions are lost: who wrote before that?
-    select {{keys}} from compared where by_value and matches or version <> own_version and version in ({{undo_versions}})),
+      from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
+  suspect as materialized (   -- versions are lost: who wrote since?
+    select {{keys}} from compared where by_value and matches and not in_doubt),
   stranger as materialized (
     select max(f.change) as change, {{h_keys}}
     from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change)
@@ -249,15 +397,11 @@ $body$ select $sql$,
       and exists (select from suspect)
     group by {{h_keys}}),
   judged as materialized (
-    select compared.*, matches and not written_again and (version = own_version or version = any (versions)
-        or (by_value or version in ({{undo_versions}})) and s.change is null) as untouched,
-      back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $9[4]::int and f.change = any ($7)) as taken_back,
-      case when segments > 1 then st.at end as at
-    from compared
-    left join (select id, min(tid)::text as at from state group by id) st on st.id = compared.chain
-    left join stranger s on {{stranger_compared}} and s.change > compared.change)$sql$ $body$;
+    select c.*, matches and not written_again and not c.stranger and (version = own_version or version = any (versions) or by_value and s.change is null) as untouched
+    from compared c
+    left join stranger s on {{stranger_compared}} and s.change > c.change)$sql$ $body$;
 
-create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text) returns text
+create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text, in_doubt boolean) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with key as (
@@ -267,19 +411,18 @@ $body$
   same_key as (   -- the same condition for many pairs of names
     select jsonb_object_agg(p.piece, replace(replace(key.same, 'one.', p.one || '.'), 'other.', p.other || '.')) as pieces
     from key cross join (values
-      ('same_chain', 'i', 'c'), ('of_chain', 'h', 'c'), ('of_image', 'h', 'i'), ('taken_row', 's', 'h'), ('of_doubtful', 'h', 'k'),
-      ('of_undone', 'u', 'h'), ('doubtful_image', 'i', 'k'), ('image_undone', 'u', 'i'), ('image_standing', 'l', 'i'), ('standing_undone', 'l', 'u'),
-      ('later_net', 'l', 'n'), ('deleted_net', 'x', 'n'), ('overtaken_net', 'o', 'n'), ('stranger_compared', 's', 'compared')) p (piece, one, other))
+      ('same_chain', 'i', 'c'), ('of_chain', 'h', 'c'), ('of_image', 'h', 'i'), ('of_doubt', 'h', 'd'), ('doubt_net', 'doubt', 'net'),
+      ('later_net', 'l', 'n'), ('deleted_net', 'x', 'n'), ('stranger_compared', 's', 'c')) p (piece, one, other))
   select agentundo._net_head(t)
-    || agentundo._fill(agentundo._chains_sql() || agentundo._undone_sql() || agentundo._look_sql(), same_key.pieces || jsonb_build_object(
+    || agentundo._fill(
+      agentundo._chains_sql() || case when in_doubt then agentundo._journals_sql() else agentundo._no_journals_sql() end || agentundo._look_sql(),
+      same_key.pieces || jsonb_build_object(
       'history', agentundo._history(t), 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
       'h_keys', replace(key.list, 'one.', 'h.'), 'image_keys', replace(key.list, 'one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
-      'image', agentundo._image_row(t.id, 'h', 'i.change'), 'taken_image', agentundo._image_row(t.id, 'h', 'x.change'),
-      'came_to', agentundo._image_row(t.id, 'n', 'c.new_change'), 'came_back', agentundo._image_row(t.id, 'h', 'c.image_change'),
-      'before', agentundo._image_row(t.id, 'h', 'n.before_change', 'r'), 'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'),
-      'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),
+      'image', agentundo._image_row(t.id, 'h', 'i.change'), 'logged_image', agentundo._image_row(t.id, 'h', 'l.change'),
+      'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),
       'row', agentundo._table_row(t.id, 'r'), 'row_by_value', agentundo._table_row(t.id, 'r', true), 'rewritten', agentundo._rewritten_sql(t, 'ac'),
-      'deleted_since', agentundo._deleted_since_sql(t), 'undo_versions', agentundo._undo_versions_sql(), 'stranger', agentundo._stranger_sql('f')))
+      'deleted_since', agentundo._deleted_since_sql(t), 'stranger', agentundo._stranger_sql('f')))
     || agentundo._verdict_sql(t)
   from key, same_key
 $body$;

@@ -92,15 +92,6 @@ $body$
                     where r.change = c.change and v.standing and not v.reopened)
 $body$;
 
--- The changes of the standing reverts of these: what they wrote has been taken back.
-create or replace function agentundo._settled(ids text[]) returns bigint[]
-language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
-$body$
-  select coalesce(array_agg(c.change), '{}')
-  from agentundo._revert v join agentundo._change c on c.invocation = v.id and c.xid = v.xid
-  where v.invocations && ids and v.standing
-$body$;
-
 -- The changes of the reverts of these invocations, of the redos of those, and so on: they are not
 -- somebody else's writes.
 create or replace function agentundo._family(ids text[]) returns bigint[]
@@ -204,7 +195,6 @@ create or replace function agentundo._decide(ids text[], changes bigint[], on_co
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  settled bigint[] := agentundo._settled(ids);
   family bigint[] := agentundo._family(ids);
   d agentundo._decision[] := array[]::agentundo._decision[];
   one int;
@@ -213,7 +203,7 @@ declare
 begin
   perform agentundo._require_workers(), agentundo._refuse_oversized(changes);
   for one in select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1 loop
-    d := d || agentundo._net(one, changes, family, settled, cardinality(d));
+    d := d || agentundo._net(one, changes, family, cardinality(d));
   end loop;
   if exists (select from unnest(d) x where x.unit = 'moved') then
     d := agentundo._pair_moves(d);

@@ -347,8 +347,8 @@ begin
 end
 $body$;
 
--- The rows for which this revert stands although it writes none: gone already, or not to come back. An image that
--- lacks a column of today would bring it back empty one day; such a row is left out.
+-- The rows for which this revert stands although it writes none: gone already, or not to come back. Of their images
+-- only the key will be read.
 create or replace function agentundo._record_void(d agentundo._decision[], revert_id text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -357,7 +357,7 @@ declare
   kind record;
   number bigint;
   rows bigint;
-  columns_sql text; values_sql text; known_sql text;
+  columns_sql text; values_sql text;
 begin
   for kind in
     select x.id, k.operation, k.rows
@@ -365,23 +365,22 @@ begin
     cross join lateral (
       select case when y.before is null then 'D' else 'I' end::"char" as operation, array_agg(y) as rows
       from unnest(d) y
-      where y.tracked = x.id and y.status = 'done' and y.cur is null and y.unit is null and (y.before is null) <> (y.after is null)
+      where y.tracked = x.id and y.status = 'done' and y.cur is null and (y.before is null) <> (y.after is null)
         and not coalesce(y.detail ? 'segments', false)
       group by 1) k
     where exists (select from agentundo._key(x.id))
     order by x.id, k.operation
   loop
     select * into t from agentundo._tracked x where x.id = kind.id;
-    select string_agg(format(', %I', c.history_column), '' order by c.attnum), string_agg(', ' || i.value, '' order by c.attnum),
-           coalesce(string_agg(i.known, ' and '), 'true')
-      into columns_sql, values_sql, known_sql
+    select string_agg(format(', %I', c.history_column), '' order by c.attnum), string_agg(', ' || i.value, '' order by c.attnum)
+      into columns_sql, values_sql
       from agentundo._columns(t.id) c
       join agentundo._image_columns(t.id, 'h', 'coalesce(d.before_change, d.after_change)') i on i.attnum = c.attnum
      where c.live and c.history_column is not null;
     number := nextval('agentundo._change_number');
     execute format('insert into %1$s (_change, _image%2$s) select $1, $2%3$s from unnest($3) d
-        join lateral (select * from %1$s h where h.ctid = coalesce(d.before, d.after) offset 0) h on true where %4$s',
-      t.history, columns_sql, values_sql, known_sql) using number, case kind.operation when 'D' then 'O' else 'N' end::"char", kind.rows;
+        join lateral (select * from %1$s h where h.ctid = coalesce(d.before, d.after) offset 0) h on true',
+      t.history, columns_sql, values_sql) using number, case kind.operation when 'D' then 'O' else 'N' end::"char", kind.rows;
     get diagnostics rows = row_count;
     if rows > 0 then
       insert into agentundo._change (change, tracked, relation, filenode, rows, depth, operation, void, invocation, application, tool)

@@ -59,7 +59,7 @@ begin
   -- What stands in the statements that it executes.
   if agentundo._worker() = 'agentundo_worker' then
     for function in
-      select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace and p.proname in ('_label_now', '_array_as', '_require_unaltered')
+      select p.oid from pg_proc p where p.pronamespace = 'agentundo'::regnamespace and p.proname in ('_label_now', '_array_as', '_replay', '_require_unaltered')
     loop
       execute format('grant execute on function %s to agentundo_worker', function);
     end loop;
