@@ -266,7 +266,8 @@ $body$
     case when by_value then 'value' else 'version' end,
     null::text[], null::jsonb,
     case when moved then 'moved' end,
-    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end
+    nullif(coalesce(case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end, '{}')
+      || case when steps is null then '{}' else jsonb_build_object('steps', steps) end, '{}')
   from (
     select *,
       case when overtaken then 'done'
@@ -332,7 +333,7 @@ begin
       select case when v.by_value then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
   judged as (
-    select *, 1 as segments, null::tid as at, matches and (by_value or version = own_version) as untouched,
+    select *, 1 as segments, null::tid as at, null::jsonb as steps, matches and (by_value or version = own_version) as untouched,
       {{moved}} and (before is null or after is null) as moved
     from compared)$sql$, jsonb_build_object(
     'history', agentundo._history(t), 'lookup', lookup, 'source', coalesce(c.source, c.change),

@@ -198,6 +198,7 @@ create or replace function agentundo._replay(
   out concerned boolean,   -- has the set a part in what the row is now?
   out before int,          -- the image that the row goes back to
   out after int,           -- the image that it is now, unless somebody has written since who was not captured
+  out steps int[],         -- the set's own entries in its last turn
   out change bigint,       -- the last change of the set
   out segments bigint,     -- in how many turns, between others' writes, the set wrote
   out nothing boolean,     -- do the two images say the same?
@@ -286,9 +287,10 @@ begin
     after := last;
     nothing := agentundo._said(pattern, before) = agentundo._said(pattern, after);
   end if;
+  steps := array(select k from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0 order by k);
   if stranger or nothing and segments = 1 then
     before := -turn;
-    after := coalesce((select max(k) from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0), ends);
+    after := coalesce(steps[cardinality(steps)], ends);
   end if;
 end
 $body$;
@@ -314,12 +316,22 @@ $body$ select $sql$,
     select d.id, f.change, f.xid, coalesce(f.invocation, '') as invocation, f.change = any ($6) as own, f.operation, f.void, (h._image = 'O') <> f.inverted as old, h.ctid as tid
     from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change) join doubt d on {{of_doubt}}
     where f.tracked = $9[4]::int and f.change >= $9[5]),
-  log_state as (
+  said as materialized (
     select l.*, dense_rank() over (partition by l.id order by {{logged_image}} using operator(pg_catalog.*<)) as says
-    from logged l join {{history}} h on h.ctid = l.tid where not l.void)$sql$
+    from logged l join {{history}} h on h.ctid = l.tid where not l.void),
+  one_step as materialized (
+    select id, xid, invocation, min(change) as change, min(says) filter (where old) as says_before, min(says) filter (where not old) as says_after,
+      min(tid) filter (where old) as before, min(tid) filter (where not old) as after,
+      min(change) = max(change) and count(*) filter (where old) <= 1 and count(*) filter (where not old) <= 1 as simple
+    from said group by id, xid, invocation),
+  log_state as (
+    select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
 || agentundo._hops_sql('log_', 'xid, invocation') || $sql$,
   entry as (
-    select id, last_change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after, before, before_change, after, after_change from log_hop
+    select id, change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after, before, change as before_change, after, change as after_change
+    from one_step where simple
+    union all
+    select id, last_change, coalesce(says_before, 0), coalesce(says_after, 0), before, before_change, after, after_change from log_hop
     union all
     select distinct id, change, 0, 0, null::tid, null::bigint, null::tid, null::bigint from logged where void
     union all   -- undos that took back whole changes without having to write the row
@@ -333,22 +345,26 @@ $body$ select $sql$,
     from entry group by id),
   replayed as materialized (
     select p.pattern, r.* from (select distinct pattern from journal) p cross join lateral agentundo._replay(p.pattern, $6, $9[4]::int) r),
+  own_part as (
+    select id, min(at) as at, bool_or(re_keyed) as re_keyed   -- did the set give the row another key?
+    from (select id, min(tid) as at, operation = 'U' and count(*) = 1 as re_keyed from logged where own group by id, change, operation) l group by id),
   cleared as (
     select d.*, case when r.before > 0 then j.afters[r.before] else j.befores[-r.before] end as before, j.afters[r.after] as after,
       case when r.before > 0 then j.after_changes[r.before] else j.before_changes[-r.before] end as before_change, j.after_changes[r.after] as after_change,
       r.change, r.segments, r.nothing, r.stranger,
-      exists (   -- the set gave the row another key
-        select from logged l where l.id = d.id and l.own and not l.void and l.operation = 'U' group by l.change having count(*) = 1) as re_keyed,
-      (select min(l.tid) from logged l where l.id = d.id and l.own) as at
-    from doubt d join journal j using (id) join replayed r using (pattern)
+      case when not r.stranger and (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)]) then (
+        select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k])) from unnest(r.steps) k) end as steps,
+      o.re_keyed, o.at
+    from doubt d join journal j using (id) join replayed r using (pattern) join own_part o using (id)
     where r.concerned),
   aimed as (
-    select {{keys}}, before, after, before_change, after_change, change, segments, versions, nothing, at, false as in_doubt, false as stranger, false as overtaken,
+    select {{keys}}, before, after, before_change, after_change, change, segments, versions, nothing, at, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
       before is null and after is not null and before_change in (select change from change where operation = 'U')
         or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
     from net where not exists (select from doubt where {{doubt_net}})
     union all
-    select {{keys}}, before, after, before_change, after_change, change, segments, null, coalesce(nothing, false), at, true, stranger, not stranger and nothing and segments = 1,
+    select {{keys}}, before, after, before_change, after_change, change, segments, null, coalesce(nothing, false), at,
+      case when before is not null and after is not null then steps end, true, stranger, not stranger and nothing and segments = 1,
       re_keyed and (before is null) <> (after is null)
     from cleared),
   known as (
@@ -361,7 +377,7 @@ create or replace function agentundo._no_journals_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select $sql$,
   aimed as (
-    select *, false as in_doubt, false as stranger, false as overtaken,
+    select *, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
       before is null and after is not null and before_change in (select change from change where operation = 'U')
         or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
     from net),

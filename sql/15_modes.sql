@@ -100,6 +100,48 @@ begin
 end
 $body$;
 
+-- Where a row goes back to an image that is not the set's own, because others have been undone since, only those of
+-- its columns do that the set has changed: the rest of the image is the others'.
+create or replace function agentundo._narrow(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  changed text;
+  item record;
+  x agentundo._decision;
+begin
+  for t in select * from agentundo._tracked g where g.id in (select y.tracked from unnest(d) y where y.detail ? 'steps') loop
+    select string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end', b.value, a.value, b.name), ', ' order by b.attnum)
+      into changed
+      from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum;
+    for item in
+      select * from agentundo._look(format($sql$
+        select y.place, array(
+          select distinct name
+          from jsonb_array_elements(y.detail -> 'steps') s
+          cross join lateral (select * from %1$s h where h.ctid = (s ->> 0)::tid offset 0) b
+          cross join lateral (select * from %1$s h where h.ctid = (s ->> 2)::tid offset 0) a
+          cross join lateral unnest(array_remove(array[%2$s]::text[], null)) name
+          order by name)
+        from unnest($1) y where y.tracked = %3$s and y.detail ? 'steps'$sql$, t.history, changed, t.id), null, d) as found (place int, columns text[])
+    loop
+      x := d[item.place];
+      x.detail := x.detail - 'steps' || jsonb_build_object('own', item.columns);
+      if x.status = 'ok' and item.columns = '{}' then
+        x.status := 'done';
+        x.action := 'none';
+      elsif x.status = 'ok' then
+        x.status := 'merge';
+        x.columns := item.columns;
+      end if;
+      d[item.place] := x;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
 -- What stands between the rows of one table that were changed since and their former selves, as far as columns
 -- tell: ours (the set changed them), theirs by value, theirs as captured, and the set's own differences in
 -- delta columns.
@@ -178,8 +220,11 @@ begin
         x agentundo._decision;
       begin
         x := d[item.place];
+        if x.detail ? 'own' then
+          our_columns := array(select u from unnest(our_columns) u where x.detail -> 'own' ? u);
+        end if;
         if item.cut and merge then
-          our_columns := array(select distinct u from unnest(item.ours || array(select k from jsonb_each_text(item.sums) s (k, v) where v ~ '[1-9NI]')) u);  -- not zero, in whatever type
+          our_columns := array(select distinct u from unnest(our_columns || array(select k from jsonb_each_text(item.sums) s (k, v) where v ~ '[1-9NI]')) u);  -- not zero, in whatever type
         end if;
         shared := array(select u from unnest(our_columns) u where u = any (their_columns));
         if merge and not item.inserted and not item.cut and our_columns = '{}' then

@@ -205,6 +205,9 @@ begin
   for one in select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1 loop
     d := d || agentundo._net(one, changes, family, cardinality(d));
   end loop;
+  if exists (select from unnest(d) x where x.detail ? 'steps') then
+    d := agentundo._narrow(d);
+  end if;
   if exists (select from unnest(d) x where x.unit = 'moved') then
     d := agentundo._pair_moves(d);
   end if;
@@ -293,7 +296,7 @@ begin
       case when x.status in ('done', 'conflict') and x.action = 'none' then 'none' else x.action end, x.status, x.reason, x.columns,
       case when x.reason = 'not_visible' then null else s.before end, case when x.reason = 'not_visible' then null else s.after end,
       case when x.reason = 'not_visible' then null else s.current end,
-      nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', (
+      nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' - 'own' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', (
         select jsonb_object_agg(k, v) from jsonb_each(x.delta) e (k, v) where t.relation is not null and (has_column_privilege(agentundo._caller(), t.relation::oid, k, 'select') or agentundo._owner())), 'unit', x.unit)), '{}')
     from unnest(d) x
     join shown s on s.place = x.place

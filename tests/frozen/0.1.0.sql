@@ -3513,7 +3513,8 @@ $body$
     case when by_value then 'value' else 'version' end,
     null::text[], null::jsonb,
     case when moved then 'moved' end,
-    case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end
+    nullif(coalesce(case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end, '{}')
+      || case when steps is null then '{}' else jsonb_build_object('steps', steps) end, '{}')
   from (
     select *,
       case when overtaken then 'done'
@@ -3579,7 +3580,7 @@ begin
       select case when v.by_value then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
   judged as (
-    select *, 1 as segments, null::tid as at, matches and (by_value or version = own_version) as untouched,
+    select *, 1 as segments, null::tid as at, null::jsonb as steps, matches and (by_value or version = own_version) as untouched,
       {{moved}} and (before is null or after is null) as moved
     from compared)$sql$, jsonb_build_object(
     'history', agentundo._history(t), 'lookup', lookup, 'source', coalesce(c.source, c.change),
@@ -3799,6 +3800,7 @@ create or replace function agentundo._replay(
   out concerned boolean,   -- has the set a part in what the row is now?
   out before int,          -- the image that the row goes back to
   out after int,           -- the image that it is now, unless somebody has written since who was not captured
+  out steps int[],         -- the set's own entries in its last turn
   out change bigint,       -- the last change of the set
   out segments bigint,     -- in how many turns, between others' writes, the set wrote
   out nothing boolean,     -- do the two images say the same?
@@ -3887,9 +3889,10 @@ begin
     after := last;
     nothing := agentundo._said(pattern, before) = agentundo._said(pattern, after);
   end if;
+  steps := array(select k from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0 order by k);
   if stranger or nothing and segments = 1 then
     before := -turn;
-    after := coalesce((select max(k) from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0), ends);
+    after := coalesce(steps[cardinality(steps)], ends);
   end if;
 end
 $body$;
@@ -3915,12 +3918,22 @@ $body$ select $sql$,
     select d.id, f.change, f.xid, coalesce(f.invocation, '') as invocation, f.change = any ($6) as own, f.operation, f.void, (h._image = 'O') <> f.inverted as old, h.ctid as tid
     from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change) join doubt d on {{of_doubt}}
     where f.tracked = $9[4]::int and f.change >= $9[5]),
-  log_state as (
+  said as materialized (
     select l.*, dense_rank() over (partition by l.id order by {{logged_image}} using operator(pg_catalog.*<)) as says
-    from logged l join {{history}} h on h.ctid = l.tid where not l.void)$sql$
+    from logged l join {{history}} h on h.ctid = l.tid where not l.void),
+  one_step as materialized (
+    select id, xid, invocation, min(change) as change, min(says) filter (where old) as says_before, min(says) filter (where not old) as says_after,
+      min(tid) filter (where old) as before, min(tid) filter (where not old) as after,
+      min(change) = max(change) and count(*) filter (where old) <= 1 and count(*) filter (where not old) <= 1 as simple
+    from said group by id, xid, invocation),
+  log_state as (
+    select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
 || agentundo._hops_sql('log_', 'xid, invocation') || $sql$,
   entry as (
-    select id, last_change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after, before, before_change, after, after_change from log_hop
+    select id, change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after, before, change as before_change, after, change as after_change
+    from one_step where simple
+    union all
+    select id, last_change, coalesce(says_before, 0), coalesce(says_after, 0), before, before_change, after, after_change from log_hop
     union all
     select distinct id, change, 0, 0, null::tid, null::bigint, null::tid, null::bigint from logged where void
     union all   -- undos that took back whole changes without having to write the row
@@ -3934,22 +3947,26 @@ $body$ select $sql$,
     from entry group by id),
   replayed as materialized (
     select p.pattern, r.* from (select distinct pattern from journal) p cross join lateral agentundo._replay(p.pattern, $6, $9[4]::int) r),
+  own_part as (
+    select id, min(at) as at, bool_or(re_keyed) as re_keyed   -- did the set give the row another key?
+    from (select id, min(tid) as at, operation = 'U' and count(*) = 1 as re_keyed from logged where own group by id, change, operation) l group by id),
   cleared as (
     select d.*, case when r.before > 0 then j.afters[r.before] else j.befores[-r.before] end as before, j.afters[r.after] as after,
       case when r.before > 0 then j.after_changes[r.before] else j.before_changes[-r.before] end as before_change, j.after_changes[r.after] as after_change,
       r.change, r.segments, r.nothing, r.stranger,
-      exists (   -- the set gave the row another key
-        select from logged l where l.id = d.id and l.own and not l.void and l.operation = 'U' group by l.change having count(*) = 1) as re_keyed,
-      (select min(l.tid) from logged l where l.id = d.id and l.own) as at
-    from doubt d join journal j using (id) join replayed r using (pattern)
+      case when not r.stranger and (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)]) then (
+        select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k])) from unnest(r.steps) k) end as steps,
+      o.re_keyed, o.at
+    from doubt d join journal j using (id) join replayed r using (pattern) join own_part o using (id)
     where r.concerned),
   aimed as (
-    select {{keys}}, before, after, before_change, after_change, change, segments, versions, nothing, at, false as in_doubt, false as stranger, false as overtaken,
+    select {{keys}}, before, after, before_change, after_change, change, segments, versions, nothing, at, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
       before is null and after is not null and before_change in (select change from change where operation = 'U')
         or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
     from net where not exists (select from doubt where {{doubt_net}})
     union all
-    select {{keys}}, before, after, before_change, after_change, change, segments, null, coalesce(nothing, false), at, true, stranger, not stranger and nothing and segments = 1,
+    select {{keys}}, before, after, before_change, after_change, change, segments, null, coalesce(nothing, false), at,
+      case when before is not null and after is not null then steps end, true, stranger, not stranger and nothing and segments = 1,
       re_keyed and (before is null) <> (after is null)
     from cleared),
   known as (
@@ -3962,7 +3979,7 @@ create or replace function agentundo._no_journals_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select $sql$,
   aimed as (
-    select *, false as in_doubt, false as stranger, false as overtaken,
+    select *, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
       before is null and after is not null and before_change in (select change from change where operation = 'U')
         or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
     from net),
@@ -4576,6 +4593,48 @@ begin
 end
 $body$;
 
+-- Where a row goes back to an image that is not the set's own, because others have been undone since, only those of
+-- its columns do that the set has changed: the rest of the image is the others'.
+create or replace function agentundo._narrow(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  changed text;
+  item record;
+  x agentundo._decision;
+begin
+  for t in select * from agentundo._tracked g where g.id in (select y.tracked from unnest(d) y where y.detail ? 'steps') loop
+    select string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end', b.value, a.value, b.name), ', ' order by b.attnum)
+      into changed
+      from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum;
+    for item in
+      select * from agentundo._look(format($sql$
+        select y.place, array(
+          select distinct name
+          from jsonb_array_elements(y.detail -> 'steps') s
+          cross join lateral (select * from %1$s h where h.ctid = (s ->> 0)::tid offset 0) b
+          cross join lateral (select * from %1$s h where h.ctid = (s ->> 2)::tid offset 0) a
+          cross join lateral unnest(array_remove(array[%2$s]::text[], null)) name
+          order by name)
+        from unnest($1) y where y.tracked = %3$s and y.detail ? 'steps'$sql$, t.history, changed, t.id), null, d) as found (place int, columns text[])
+    loop
+      x := d[item.place];
+      x.detail := x.detail - 'steps' || jsonb_build_object('own', item.columns);
+      if x.status = 'ok' and item.columns = '{}' then
+        x.status := 'done';
+        x.action := 'none';
+      elsif x.status = 'ok' then
+        x.status := 'merge';
+        x.columns := item.columns;
+      end if;
+      d[item.place] := x;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
 -- What stands between the rows of one table that were changed since and their former selves, as far as columns
 -- tell: ours (the set changed them), theirs by value, theirs as captured, and the set's own differences in
 -- delta columns.
@@ -4654,8 +4713,11 @@ begin
         x agentundo._decision;
       begin
         x := d[item.place];
+        if x.detail ? 'own' then
+          our_columns := array(select u from unnest(our_columns) u where x.detail -> 'own' ? u);
+        end if;
         if item.cut and merge then
-          our_columns := array(select distinct u from unnest(item.ours || array(select k from jsonb_each_text(item.sums) s (k, v) where v ~ '[1-9NI]')) u);  -- not zero, in whatever type
+          our_columns := array(select distinct u from unnest(our_columns || array(select k from jsonb_each_text(item.sums) s (k, v) where v ~ '[1-9NI]')) u);  -- not zero, in whatever type
         end if;
         shared := array(select u from unnest(our_columns) u where u = any (their_columns));
         if merge and not item.inserted and not item.cut and our_columns = '{}' then
@@ -5061,6 +5123,9 @@ begin
   for one in select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1 loop
     d := d || agentundo._net(one, changes, family, cardinality(d));
   end loop;
+  if exists (select from unnest(d) x where x.detail ? 'steps') then
+    d := agentundo._narrow(d);
+  end if;
   if exists (select from unnest(d) x where x.unit = 'moved') then
     d := agentundo._pair_moves(d);
   end if;
@@ -5149,7 +5214,7 @@ begin
       case when x.status in ('done', 'conflict') and x.action = 'none' then 'none' else x.action end, x.status, x.reason, x.columns,
       case when x.reason = 'not_visible' then null else s.before end, case when x.reason = 'not_visible' then null else s.after end,
       case when x.reason = 'not_visible' then null else s.current end,
-      nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', (
+      nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' - 'own' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', (
         select jsonb_object_agg(k, v) from jsonb_each(x.delta) e (k, v) where t.relation is not null and (has_column_privilege(agentundo._caller(), t.relation::oid, k, 'select') or agentundo._owner())), 'unit', x.unit)), '{}')
     from unnest(d) x
     join shown s on s.place = x.place
