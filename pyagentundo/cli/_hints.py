@@ -132,7 +132,7 @@ _NEEDED = {
     "purge": "operator",
     "erase": "operator",
     "hold": "operator",
-    "exec": "app or agent",
+    "exec": "app, agent or operator",
 }
 
 

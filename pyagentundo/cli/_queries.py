@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import click
@@ -107,6 +108,36 @@ def changes(conn: Connection, id: str) -> list[DictRow]:  # noqa: A002
     """Return what an invocation did, statement by statement."""
     return conn.execute(
         "select * from agentundo.changes where invocation = %s order by change", [id]
+    ).fetchall()
+
+
+def newest_change(conn: Connection) -> int:
+    """Return the number of the newest change, 0 when there is none."""
+    rows = conn.execute("select coalesce(max(change), 0) as last from agentundo.changes").fetchall()
+    return int(rows[0]["last"])
+
+
+def written_since(conn: Connection, change: int, but_for: str) -> list[DictRow]:
+    """Return under which other ids this role has written after a change, the first one first.
+
+    The id is None for writes without a tag, which only tables with ``capture = 'all'`` keep.
+    """
+    return conn.execute(
+        "select invocation as id, sum(rows)::bigint as rows from agentundo.changes"
+        " where change > %s and role = current_user and invocation is distinct from %s"
+        " group by invocation order by min(change)",
+        [change, but_for],
+    ).fetchall()
+
+
+def undoable_since(
+    conn: Connection, at: datetime, but_for: str, scope: str | None
+) -> list[DictRow]:
+    """Return other invocations of a scope that wrote since then, the newest first."""
+    return conn.execute(
+        "select id, rows from agentundo.undoable(%s, null, %s)"
+        " where kind = 'invocation' and last_at >= %s and id <> %s and rows > 0",
+        [scope, _NEWEST, at, but_for],
     ).fetchall()
 
 

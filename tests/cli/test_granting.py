@@ -98,7 +98,7 @@ def test_grant_to_nobody_and_by_nobody(
         (["purge", "--yes"], "operator"),
         (["erase", "public.deals", "1", "--reason", "r", "--yes"], "operator"),
         (["hold", "call-1", "--reason", "r"], "operator"),
-        (["exec"], "app or agent"),
+        (["exec"], "app, agent or operator"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
