@@ -48,12 +48,19 @@ class ErrorGroup(click.Group):
                 return super().invoke(ctx)
         except errors.AgentUndoError as error:
             lines = conflict_lines(error.detail.get("conflicts", []), error.total)
-            complain(error.message, lines, _hints.spoken(error.hint, ctx.invoked_subcommand))
+            hint = _hints.spoken(error.hint, ctx.invoked_subcommand)
+            if isinstance(error, errors.NotPermitted):
+                hint = (
+                    _hints.not_for_agents(ctx.invoked_subcommand, ctx.obj.get("standing")) or hint
+                )
+            complain(error.message, lines, hint)
             code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ERROR)
+            if isinstance(error.__cause__, pg.InsufficientPrivilege):
+                code = REFUSED
         except psycopg.Error as error:
             hint = _hints.spoken(error.diag.message_hint, ctx.invoked_subcommand)
             if hint is None and isinstance(error, pg.InsufficientPrivilege):
-                hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("user", "ROLE"))
+                hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("standing"))
             notes = getattr(error, "__notes__", [])
             complain(error.diag.message_primary or str(error).strip(), notes, hint)
             code = REFUSED if isinstance(error, pg.InsufficientPrivilege) else ERROR

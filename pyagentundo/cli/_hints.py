@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 
+from pyagentundo.cli._standing import Standing
+
 _NAMED = r"E?'((?:[^']|'')*)'"
 
 
@@ -116,7 +118,7 @@ _READERS = "auditor or operator"
 _UNDOERS = "operator, or app with --scope and --by"
 #: What each command needs, as `agentundo grant --as` calls it.
 _NEEDED = {
-    "log": _READERS,
+    "log": "auditor, operator or app",
     "show": _READERS,
     "events": _READERS,
     "status": _READERS,
@@ -156,15 +158,39 @@ def spoken(hint: str | None, command: str | None = None) -> str | None:
     return hint
 
 
-def missing_right(command: str | None, role: str = "ROLE") -> str | None:
-    """Return what a role needs for a command that the server did not let it run."""
+def missing_right(command: str | None, me: Standing | None) -> str | None:
+    """Return what to do about a command that the server did not let a role run.
+
+    Args:
+        command: its name.
+        me: what the role is already; None when nobody could find out.
+
+    """
     needed = _NEEDED.get(command or "")
     if needed is None:
         return None
+    needs = f"For {command} a role has to be {needed}."
+    if me is not None and me.is_agent:
+        return not_for_agents(command, me)
+    if me is not None and me.is_app:
+        # Made auditor or operator as well, it would see every scope.
+        asks = " An app asks log, plan and diff, each with --scope." if needed == _READERS else ""
+        return f"{needs} {me.role} is an app, which sees one scope: use another role for it.{asks}"
+    role = "ROLE" if me is None else shlex.quote(me.role)
     first = re.split(r"\W", needed)[0]
     return (
-        f"For {command} a role has to be {needed}. Whoever installed agentundo can run:"
-        f" agentundo grant {shlex.quote(role)} --as {first} --apply"
+        f"{needs} Whoever installed agentundo can run: agentundo grant {role} --as {first} --apply"
+    )
+
+
+def not_for_agents(command: str | None, me: Standing | None) -> str | None:
+    """Return what to tell an agent's role, which no further grant helps; None for any other."""
+    needed = _NEEDED.get(command or "")
+    if needed is None or me is None or not me.is_agent:
+        return None
+    return (
+        f"{me.role} is an agent's role, and agents neither read nor revert, whatever else they are."
+        f" For {command} another role is needed: {needed}."
     )
 
 

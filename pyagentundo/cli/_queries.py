@@ -24,8 +24,9 @@ from pyagentundo.errors import InvocationNotFound
 #: reads all of a table's history.
 _LOOKED_UP = 5
 _PATIENCE = "3s"
-#: How many of the newest invocations a role that may not read the views can be told about.
-_NEWEST = 1000
+#: How many of the newest invocations a role that may not read the views can be told about; of a run
+#: all.
+_NEWEST, _ALL = 1000, 2**31 - 1
 #: What stands for the setting retention.
 _RETENTION = "the setting retention"
 
@@ -78,15 +79,48 @@ def may_call(conn: Connection, function: str) -> bool:
 # Invocations --------------------------------------------------------------------------------------
 
 
+# What `undoable` tells, under the names of the view.
+_TOLD = """\
+(select id, run, step, scope, actor, on_behalf_of, null::text as role, tools[1] as tool,
+   coalesce(why_not, 'undoable') as status, rows, null::text[] as relations,
+   null::text[] as uncovered, last_at as created_at, last_at as last_write_at, undoable
+ from agentundo.undoable(%(scope)s, %(run)s, %(most)s) where kind = 'invocation')"""
+_ORDER = "order by i.created_at desc nulls last, i.step desc nulls last, i.id desc"
+
+
 def invocations(
-    conn: Connection, condition: str, values: dict[str, Any], limit: int
+    conn: Connection, condition: str, values: dict[str, Any], limit: int | None = None
 ) -> list[DictRow]:
-    """Return invocations, the newest first."""
-    return conn.execute(
-        f"select * from agentundo.invocations where {condition}"
-        " order by created_at desc nulls last, step desc, id desc limit %(limit)s".encode(),
-        {**values, "limit": limit},
-    ).fetchall()
+    """Return invocations, the newest first.
+
+    An app is told less: what ``undoable`` knows of the newest ones of the scope that it names, or
+    of a run; ``status`` says whether something can be undone, or why not.
+
+    Args:
+        conn: as any role but an agent's.
+        condition: on invocations that are called ``i``.
+        values: its parameters.
+        limit: at most so many.
+
+    """
+    source = "agentundo.invocations" if readable(conn, "invocations") else _TOLD
+    query = f"select * from {source} i where {condition} {_ORDER} limit %(limit)s"
+    given = {"scope": None, "run": None, **values, "limit": limit}
+    return conn.execute(query.encode(), {**given, "most": _most(values)}).fetchall()
+
+
+def of_run(
+    conn: Connection, run: str, scope: str | None, from_step: int | None = None
+) -> list[str]:
+    """Return the ids of a run within a scope, from a step on. Any role but an agent's may ask."""
+    query = f"select id from {_TOLD} i where coalesce(i.step >= %(from_step)s, true)"
+    values = {"run": run, "scope": scope, "from_step": from_step}
+    rows = conn.execute(query.encode(), {**values, "most": _most(values)}).fetchall()
+    return [row["id"] for row in rows]
+
+
+def _most(values: dict[str, Any]) -> int:
+    return _ALL if values.get("run") else _NEWEST
 
 
 def invocation(conn: Connection, id: str) -> DictRow:  # noqa: A002 - as the column is called
@@ -96,7 +130,7 @@ def invocation(conn: Connection, id: str) -> DictRow:  # noqa: A002 - as the col
         InvocationNotFound: there is none.
 
     """
-    found = invocations(conn, "id = %(id)s", {"id": id}, 1)
+    found = conn.execute("select * from agentundo.invocations where id = %s", [id]).fetchall()
     if not found:
         raise InvocationNotFound(
             f"There is no invocation {id!r}.", hint='"agentundo log" lists what there is.'
@@ -166,20 +200,13 @@ def told_of(conn: Connection, ids: Sequence[str], scope: str | None) -> list[Dic
 
     Ids that the role may not be told about are missing.
     """
-    if readable(conn, "invocations"):
-        query = (
-            "select id, run, step, tool, actor, on_behalf_of, role::text, rows,"
-            " coalesce(last_write_at, created_at) as at from agentundo.invocations"
-            " where id = any (%(ids)s) order by at desc, step desc nulls last, id desc"
-        )
-    else:
-        query = (
-            "select id, run, step, tools[1] as tool, actor, on_behalf_of, null as role, rows,"
-            " last_at as at from agentundo.undoable(%(scope)s, null, %(newest)s)"
-            " where kind = 'invocation' and id = any (%(ids)s)"
-            " order by at desc, step desc nulls last, id desc"
-        )
-    values = {"ids": list(ids), "scope": scope, "newest": _NEWEST}
+    query = (
+        "select id, run, step, tool, actor, on_behalf_of, role::text, rows, undoable,"
+        " coalesce(last_write_at, created_at) as at"
+        f" from {'agentundo.invocations' if readable(conn, 'invocations') else _TOLD} i"
+        " where id = any (%(ids)s) order by at desc, step desc nulls last, id desc"
+    )
+    values = {"ids": list(ids), "scope": scope, "run": None, "most": _NEWEST}
     return conn.execute(query.encode(), values).fetchall()
 
 

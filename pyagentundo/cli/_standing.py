@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyagentundo.cli._connection import Connection
+import psycopg
+from psycopg.rows import DictRow
 
 # As the database judges callers: membership as it was granted, because pg_has_role() calls a
 # superuser a member of every role. Who may act for the owner of our schema may what operators may.
@@ -42,7 +43,7 @@ class Standing:
     is_agent: bool = False
 
     @classmethod
-    def of(cls, conn: Connection) -> Standing:
+    def of(cls, conn: psycopg.Connection[DictRow]) -> Standing:
         """Ask the server what the connected role is."""
         row = conn.execute(_KINDS).fetchall()[0]
         kinds = row["kinds"]

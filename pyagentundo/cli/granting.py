@@ -8,7 +8,7 @@ from psycopg import sql
 
 from pyagentundo.cli import _complete, _diagnosis
 from pyagentundo.cli._connection import connected
-from pyagentundo.cli._failures import complain, notice
+from pyagentundo.cli._failures import REFUSED, complain, notice
 from pyagentundo.cli._json import print_json
 from pyagentundo.cli._options import dsn_option, json_option
 from pyagentundo.cli._screen import printable
@@ -34,7 +34,7 @@ def grant(role: str, kind: str, apply: bool, as_json: bool) -> None:
       app       tags and records, plans and reverts for its users within a scope
       agent     tags and records; is captured even without a tag, never reverts
       operator  plans, reverts and redoes anywhere, tracks its own tables, purges
-      approver  decides what needs a person's approval
+      approver  nothing yet: approvals are to come
       auditor   reads everything, changes nothing
 
     \b
@@ -69,7 +69,7 @@ def grant(role: str, kind: str, apply: bool, as_json: bool) -> None:
                     [],
                     f"To grant {marker} one has to be a superuser or have it WITH ADMIN OPTION.",
                 )
-                click.get_current_context().exit(1)
+                click.get_current_context().exit(REFUSED)
         text = statement.as_string(conn)
         remarks = _diagnosis.remarks_on(conn, role, to_be=kind)
     if as_json:

@@ -28,7 +28,7 @@ from pyagentundo.cli._plans import Plan
 from pyagentundo.cli._progress import progress
 from pyagentundo.cli._questions import can_ask, confirm
 from pyagentundo.cli._screen import Screen, printable
-from pyagentundo.cli._selection import Selection, selection_options
+from pyagentundo.cli._selection import Chosen, selection_options
 from pyagentundo.cli._tables import count
 from pyagentundo.errors import UndoConflict, translated
 
@@ -49,7 +49,7 @@ _CODES = {"partially_reverted": CONFLICT, "partially_redone": CONFLICT, "not_com
 @rows_option
 @dsn_option
 @json_option
-def plan(selection: Selection, by_row: bool, as_json: bool, **how: Any) -> None:
+def plan(selection: Chosen, by_row: bool, as_json: bool, **how: Any) -> None:
     """Show what a revert would do.
 
     Made for exactly these options, it changes nothing. The exit code is that of the revert: 3
@@ -76,7 +76,7 @@ def plan(selection: Selection, by_row: bool, as_json: bool, **how: Any) -> None:
 @_shows_plan
 @yes_option
 def revert(
-    selection: Selection,
+    selection: Chosen,
     by_row: bool,
     as_json: bool,
     dry_run: bool,

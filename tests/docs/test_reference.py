@@ -176,8 +176,12 @@ def test_standard_sqlstates_have_the_class_that_is_said() -> None:
 
 
 def test_exit_codes_of_errors() -> None:
-    said = text_of("errors.md")
-    assert "3 for UN001, 4 for UN009, 5 for UN003 to\nUN007 and UN010, 1 for the others" in said
+    said = " ".join(text_of("errors.md").split())
+    assert (
+        "3 for `UndoConflict`, 4 for `VersionMismatch` and `NotInstalled`, 5 for UN003 to UN007,"
+        " `InvocationClosed`, `InvocationPending` and a missing right (42501), 2 for wrong options,"
+        " 1 for the others."
+    ) in said
     codes = {cls.sqlstate: code for cls, code in _failures._EXIT_CODES}
     assert codes == {"UN001": 3, "UN009": 4} | dict.fromkeys(
         ("UN003", "UN004", "UN005", "UN006", "UN007", "UN010"), 5
