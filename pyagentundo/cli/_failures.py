@@ -12,6 +12,7 @@ from psycopg import errors as pg
 
 from pyagentundo import errors
 from pyagentundo.cli import _hints
+from pyagentundo.cli._reasons import REASONS
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._tables import count, key_text, moment
 
@@ -94,23 +95,6 @@ def conflict_lines(conflicts: list[dict[str, Any]], total: int) -> list[str]:
     if total > len(lines) > 0:
         lines.append(f"… and {count(total - len(lines), 'more row', 'more rows')}")
     return lines
-
-
-#: What the reasons of a plan mean. Those of `WRITTEN` are somebody's writes.
-REASONS = {
-    "row_changed": "changed since",
-    "row_rewritten": "written again since, with the same values,",
-    "row_deleted": "deleted since",
-    "row_exists": "a row with this key was made since",
-    "unique_taken": "another row has its unique value now",
-    "has_dependents": "other rows refer to it",
-    "missing_parent": "the row that it refers to is not there",
-    "schema_changed": "its former values do not fit the table any more",
-    "constraint": "a constraint does not let it back",
-    "not_visible": "you may not see this row",
-    "erased": "its history was erased",
-}
-WRITTEN = ("row_changed", "row_rewritten", "row_deleted", "row_exists")
 
 
 def describe_conflict(conflict: Mapping[str, Any]) -> str:

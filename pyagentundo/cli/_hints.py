@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from pyagentundo.cli._reasons import WRITTEN
 from pyagentundo.cli._standing import Standing
 
 _NAMED = r"E?'((?:[^']|'')*)'"
@@ -22,15 +25,15 @@ def _typed(name: str, options: str = "") -> str:
     return f"agentundo {name} {{table}}{options}"
 
 
-WAYS_OUT = (
-    "Add --merge (puts back only the columns that nobody else changed), --on-conflict skip (leaves"
-    " these rows), --on-conflict cascade (takes later agent work back first) or --on-conflict force"
-    " (overwrites; needs --by and --reason)."
-)
-FORCE_FAILS = (
-    "Even force does not break constraints: revert or change what stands in the way first."
-)
-_LOOK = '"agentundo plan --rows" with the same options shows every row.'
+_MERGE = "--merge (puts back only the columns that nobody else changed)"
+_SKIP = "--on-conflict skip (leaves these rows)"
+_CASCADE = "--on-conflict cascade (takes later agent work back first)"
+_FORCE = "--on-conflict force (overwrites; needs --by and --reason)"
+_FORCE_FAILS = "Even force does not break constraints"
+_REMOVE = "Revert or change what stands in the way first"
+#: What later agents may have caused, beside `WRITTEN`.
+_CAUSED = ("unique_taken", "has_dependents", "missing_parent")
+LOOK = '"agentundo plan --rows" with the same options shows every row.'
 
 # A table's name, where there is one, is the first group.
 _PATTERNS: list[tuple[re.Pattern[str], str]] = [
@@ -49,18 +52,18 @@ _TEXTS: list[tuple[str, str]] = [
         "See agentundo.plan(). Then revert with merge => true (puts back only the columns that"
         " nobody else changed), on_conflict => 'skip' (leaves these rows), 'cascade' (takes later"
         " agent work along) or 'force'.",
-        f"{WAYS_OUT} {_LOOK}",
+        f"Add {_MERGE}, {_SKIP}, {_CASCADE} or {_FORCE}. {LOOK}",
     ),
     (
         "Even force does not break constraints. See agentundo.plan(); revert or change what stands"
         " in the way first.",
-        f"{FORCE_FAILS} {_LOOK}",
+        f"{_FORCE_FAILS}: {_REMOVE.lower()}. {LOOK}",
     ),
     (
         "See agentundo.plan(). Nothing was changed; remove what stands in the way, or use"
         " on_conflict => 'skip'.",
         "Nothing was changed. Remove what stands in the way, or leave these rows with --on-conflict"
-        f" skip. {_LOOK}",
+        f" skip. {LOOK}",
     ),
     (
         "Give reverted_by => the person whose decision this is.",
@@ -156,6 +159,36 @@ def spoken(hint: str | None, command: str | None = None) -> str | None:
         # A single key column needs no name.
         hint = re.sub(r"(key columns: \w+)\.$", r"\1, or the value alone.", hint)
     return hint
+
+
+def ways_out(how: Mapping[str, Any], conflicts: Sequence[Mapping[str, Any]]) -> str:
+    """Return which further options would get an undo past these rows.
+
+    Args:
+        how: the options that were given: ``on_conflict`` and ``merge``.
+        conflicts: the rows in the way; ``by`` says who wrote them, where that is known.
+
+    """
+    mode = how.get("on_conflict") or "abort"
+    reasons = {conflict.get("reason") for conflict in conflicts}
+    writers = [conflict.get("by") or {} for conflict in conflicts]
+    ways = []
+    if not how.get("merge") and reasons <= {"row_changed"}:
+        ways.append(_MERGE)
+    ways.append(_SKIP)
+    # What a person has written no cascade takes back.
+    by_a_person = any(writer and writer.get("invocation") is None for writer in writers)
+    if mode != "cascade" and reasons <= {*WRITTEN, *_CAUSED} and not by_a_person:
+        ways.append(_CASCADE)
+    if mode != "force" and reasons <= {*WRITTEN}:
+        ways.append(_FORCE)
+    verb = "Add" if mode == "abort" else "Instead use"
+    options = " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
+    if mode == "force":
+        return f"{_FORCE_FAILS}. {_REMOVE}, or instead use {options}."
+    if reasons <= {*WRITTEN}:
+        return f"{verb} {options}."
+    return f"{_REMOVE}, or {verb.lower()} {options}."
 
 
 def missing_right(command: str | None, me: Standing | None) -> str | None:

@@ -17,7 +17,7 @@ from psycopg.rows import DictRow
 from pyagentundo import errors
 from pyagentundo.cli import _json
 from pyagentundo.cli._connection import Connection
-from pyagentundo.cli._failures import WRITTEN
+from pyagentundo.cli._reasons import WRITTEN
 from pyagentundo.errors import InvocationNotFound
 
 #: How many rows in the way are looked up in history, and for how long, to say who wrote them: that
@@ -193,6 +193,38 @@ def uncovered(conn: Connection, ids: Sequence[str]) -> list[str]:
         " where id = any (%s) order by 1"
     )
     return [row["relation"] for row in conn.execute(query, [list(ids)])]
+
+
+def unread(conn: Connection, relations: Sequence[str]) -> list[str]:
+    """Return a line about each table that the role may not SELECT, or not all of.
+
+    The database shows keys and values only to who may, and leaves them out without a word.
+    """
+    rows = conn.execute(
+        "select current_user as role, u.name, has_any_column_privilege(c.oid, 'select') as partly"
+        " from unnest(%s::text[]) u (name) join pg_class c on c.oid = to_regclass(u.name)"
+        " where not has_table_privilege(c.oid, 'select') and not pg_has_role(current_user,"
+        "   (select nspowner from pg_namespace where nspname = 'agentundo'), 'usage')"
+        " order by u.name",
+        [list(relations)],
+    )
+    return [
+        f"{row['role']} may not read all columns of {row['name']}: those are left out."
+        if row["partly"]
+        else f"{row['role']} may not read {row['name']}: keys, values and names are left out."
+        for row in rows
+    ]
+
+
+def live_columns(conn: Connection, relations: Sequence[str]) -> dict[str, set[str]]:
+    """Return the columns that tables have now; a table that is gone is missing."""
+    rows = conn.execute(
+        "select u.name, array_agg(a.attname::text) as columns from unnest(%s::text[]) u (name)"
+        " join pg_attribute a on a.attrelid = to_regclass(u.name) and a.attnum > 0"
+        " and not a.attisdropped group by u.name",
+        [list(relations)],
+    )
+    return {row["name"]: set(row["columns"]) for row in rows}
 
 
 def told_of(conn: Connection, ids: Sequence[str], scope: str | None) -> list[DictRow]:

@@ -75,6 +75,17 @@ def test_plan_with_everything_in_it(undo: AgentUndo, db: Connection) -> None:
     )
 
 
+def test_plan_names_tables_that_are_not_tracked(undo: AgentUndo, db: Connection) -> None:
+    assert undo.plan(change(undo, "update deals set stage = 'Won'")).uncovered == ()
+    call = change(undo, "update deals set amount = 1; insert into scratch values (1)", run="r")
+    assert undo.plan(call).uncovered == ("public.scratch",)
+    assert undo.plan_run("r").uncovered == ("public.scratch",)
+    only_tagged = "tagged"
+    with undo.tag(None, only_tagged):
+        undo.connection().execute("insert into scratch values (1); update deals set amount = 2")
+    assert undo.plan(only_tagged).uncovered == (), "only of recorded calls it is known"
+
+
 def test_hints_are_in_the_words_of_python(undo: AgentUndo, db: Connection) -> None:
     call = change(undo, "update deals set amount = 1 where id = 1")
     db.execute("update deals set amount = 2 where id = 1")

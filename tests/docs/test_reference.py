@@ -12,7 +12,7 @@ import pytest
 
 import pyagentundo
 from pyagentundo import errors, results
-from pyagentundo.cli import _failures, main
+from pyagentundo.cli import _failures, _reasons, main
 from tests.conftest import Connection
 from tests.support import pages
 from tests.support.undo import rows
@@ -193,9 +193,9 @@ def test_every_reason_action_and_status() -> None:
     doc = results.PlanRow.__doc__ or ""
     actions = re.findall(r"``(\w+)``", doc.partition("action:")[2].partition("status:")[0])
     statuses = re.findall(r"``(\w+)``", doc.partition("status:")[2].partition("reason:")[0])
-    assert found == [*actions, *statuses, *_failures.REASONS]
+    assert found == [*actions, *statuses, *_reasons.REASONS]
     reasons = (results.Conflict.__doc__ or "").partition("reason:")[2].partition("columns:")[0]
-    assert set(re.findall(r"``(\w+)``", reasons)) == set(_failures.REASONS)
+    assert set(re.findall(r"``(\w+)``", reasons)) == set(_reasons.REASONS)
 
 
 def _tables(page: str, heading: str) -> list[list[str]]:
