@@ -337,6 +337,14 @@ def tracked(conn: Connection) -> list[DictRow]:
     ).fetchall()
 
 
+def capture_modes(conn: Connection) -> dict[str, str]:
+    """Return of each tracked table what is captured; nothing to a role that may not know."""
+    if not readable(conn, "tracked"):
+        return {}
+    rows = conn.execute("select relation, capture from agentundo.tracked").fetchall()
+    return {row["relation"]: row["capture"] for row in rows}
+
+
 def findings(conn: Connection) -> list[DictRow]:
     """Return what check() finds."""
     return conn.execute("select * from agentundo.check()").fetchall()
