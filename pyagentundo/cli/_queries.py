@@ -390,7 +390,7 @@ def row_history(conn: Connection, table: str, key: dict[str, Any]) -> list[DictR
 
 
 def interval(conn: Connection, age: str | None) -> str:
-    """Return an age in the words of the server; None is the setting retention.
+    """Return an age as it was typed, once the server can read it; None is the setting retention.
 
     Raises:
         BadParameter: it is none.
@@ -400,13 +400,13 @@ def interval(conn: Connection, age: str | None) -> str:
         # Nobody but the owner reads our settings. The function knows its default, and this is it.
         return _RETENTION
     try:
-        found = conn.execute("select %s::interval::text as age", [age]).fetchall()[0]["age"]
+        conn.execute("select %s::interval", [age])
     except pg.DataError:
         raise click.BadParameter(
             f"{age!r} is no age such as '30 days', '12 hours' or '1 month'.",
             param_hint="--older-than",
         ) from None
-    return str(found)
+    return age
 
 
 def purge(conn: Connection, age: str, *, dry_run: bool) -> DictRow:

@@ -26,7 +26,7 @@ _KINDS = ["app", "agent", "operator", "approver", "auditor"]
 @dsn_option
 @json_option
 def grant(role: str, kind: str, apply: bool, as_json: bool) -> None:
-    """Make a role an app, an agent, an operator, an approver or an auditor.
+    """Make a role an app, agent, operator, approver or auditor.
 
     Prints the SQL that does it; with --apply runs it. Holds in all databases of the server.
 
