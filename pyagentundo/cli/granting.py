@@ -6,7 +6,7 @@ import click
 from psycopg import errors as pg
 from psycopg import sql
 
-from pyagentundo.cli import _complete, _diagnosis
+from pyagentundo.cli import _complete, _diagnosis, _queries
 from pyagentundo.cli._connection import connected
 from pyagentundo.cli._failures import REFUSED, complain, notice
 from pyagentundo.cli._json import print_json
@@ -28,7 +28,9 @@ _KINDS = ["app", "agent", "operator", "approver", "auditor"]
 def grant(role: str, kind: str, apply: bool, as_json: bool) -> None:
     """Make a role an app, agent, operator, approver or auditor.
 
-    Prints the SQL that does it; with --apply runs it. Holds in all databases of the server.
+    Prints the SQL that does it; with --apply runs it. Holds in all databases of the server. What an
+    app, an operator or an auditor sees of rows, it sees only of tables that it may SELECT: grant
+    that too.
 
     \b
       app       tags and records, plans and reverts for its users within a scope
@@ -72,6 +74,8 @@ def grant(role: str, kind: str, apply: bool, as_json: bool) -> None:
                 click.get_current_context().exit(REFUSED)
         text = statement.as_string(conn)
         remarks = _diagnosis.remarks_on(conn, role, to_be=kind)
+        if (apply or already) and _queries.readable(conn, "tracked"):
+            remarks += _diagnosis.unread_by(conn, role)
     if as_json:
         answer = {"role": role, "as": kind, "sql": text, "already": already, "applied": apply}
         print_json(answer)

@@ -36,6 +36,21 @@ def test_grant_applied_says_so(db: Connection, cli: Run, make_role: MakeRole) ->
     assert said == f'granted: grant "agentundo_auditor" to "{role}";\n'
 
 
+def test_grant_says_whose_select_is_missing(
+    deals: Connection, cli: Run, make_role: MakeRole
+) -> None:
+    role = make_role()
+    missing = f"note: {role} may not read public.deals, public.meetings: plans, diffs and histories"
+    assert "may not read" not in cli("grant", role, "--as", "auditor").stderr
+    said = cli("grant", role, "--as", "auditor", "--apply").stderr
+    assert said.startswith(missing)
+    assert f"grant select on public.deals, public.meetings to {role};" in said
+    deals.execute(f"grant select on public.deals, public.meetings to {role}".encode())
+    assert cli("grant", role, "--as", "auditor", "--apply").stderr == ""
+    agent = make_role()
+    assert cli("grant", agent, "--as", "agent", "--apply").stderr == ""
+
+
 def test_grant_warns_of_what_does_not_go_together(
     db: Connection, cli: Run, make_role: MakeRole
 ) -> None:
