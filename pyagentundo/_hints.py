@@ -31,10 +31,15 @@ _NEEDED = {
 }
 
 
+#: Told to an agent's role that is an app or auditor as well; any other is refused before.
+_AGENT = "Grant agentundo_app, agentundo_operator or agentundo_auditor to the role; agents may not."
+
+
 def spoken(hint: str | None) -> str | None:
     """Return a hint of the server in the words of Python; None stays None."""
     if hint is None:
         return None
+    hint = hint.replace(_AGENT, f"{_NOT_AGENTS.capitalize()}.")
     hint = _ARGUMENT.sub(r"\1=", _CALL.sub(r"\1(", hint))
     return hint.replace("=true", "=True").replace("=false", "=False").replace("=null", "=None")
 
