@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pyagentundo import dsn as dsns
 from pyagentundo._calls import new_id
-from pyagentundo.cli import _show_exec
+from pyagentundo.cli import _ran
 from pyagentundo.cli._connection import connected
 from pyagentundo.cli._failures import complain
 from pyagentundo.cli._options import chosen_dsn, dry_run_option, dsn_option
@@ -89,7 +89,7 @@ def exec_(
         "agent.scope": scope,
     }
     with connected() as conn:  # nothing runs that could not be captured
-        before = _show_exec.Mark.of(conn)
+        before = _ran.Mark.of(conn)
     variables = _variables({name: value for name, value in settings.items() if value})
     if dry_run:
         shown = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -102,7 +102,7 @@ def exec_(
         code = _NOT_FOUND if shutil.which(command[0], os.F_OK) is None else _NOT_EXECUTABLE
     else:
         ended = f"{printable(Path(command[0]).name)} ended with {code}"
-        _show_exec.report(_show_exec.Ran(ended, invocation, on_behalf_of, scope, before))
+        _ran.report(_ran.Ran(ended, invocation, on_behalf_of, scope, before))
     click.get_current_context().exit(code)
 
 

@@ -72,7 +72,8 @@ def report(ran: Ran) -> None:
     except (Exception, KeyboardInterrupt) as error:
         why = " ".join(str(error).split("\n")[0].split()) or type(error).__name__
         lines = [*_untold(ran, f"what of it was captured could not be looked up: {why}")]
-    with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more
+    # Nobody reads stderr any more, or somebody has had enough of it.
+    with contextlib.suppress(OSError, ValueError, KeyboardInterrupt):
         for line in lines:
             screen.line(printable(line), hang=2)
 
