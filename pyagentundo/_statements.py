@@ -112,7 +112,12 @@ EFFECTS = (
     f"select {results.columns_of(results.Effect)} from agentundo.effects"
     " where invocation = any (%(ids)s::text[]) order by id"
 )
-MAY_READ_EFFECTS = "select pg_catalog.has_table_privilege('agentundo.effects', 'select')"
+UNCOVERED = (
+    "select distinct u from agentundo.invocations i cross join unnest(i.uncovered) u"
+    " where i.id = any (%(ids)s::text[]) order by 1"
+)
+#: Both views are granted to the same roles.
+MAY_READ_VIEWS = "select pg_catalog.has_table_privilege('agentundo.effects', 'select')"
 
 INVOCATION = (
     f"select {results.columns_of(results.Invocation)} from agentundo.invocations where id = %(id)s"

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import psycopg
 
+from pyagentundo import _hints
 from pyagentundo.results import Conflict
 
 
@@ -222,7 +223,7 @@ def from_psycopg(error: psycopg.Error) -> AgentUndoError | None:
     if cls is None:
         return None
     return cls(
-        error.diag.message_primary or str(error),
+        (error.diag.message_primary or str(error)).removeprefix(_PREFIX),
         hint=error.diag.message_hint,
         detail=_parse_detail(error.diag.message_detail),
     )
@@ -231,7 +232,8 @@ def from_psycopg(error: psycopg.Error) -> AgentUndoError | None:
 def explain(error: psycopg.Error, *, user: str = "this role") -> AgentUndoError | None:
     """Return the exception for an error of a statement in which everything is ours.
 
-    More than `from_psycopg`: there a missing function or right is ours too.
+    More than `from_psycopg`: there a missing function or right is ours too. Hints are in the words
+    of Python.
 
     Args:
         error: what psycopg raised.
@@ -240,10 +242,13 @@ def explain(error: psycopg.Error, *, user: str = "this role") -> AgentUndoError 
     """
     message = error.diag.message_primary or str(error)
     if (error.sqlstate or "").startswith("UN"):
-        return from_psycopg(error)
+        ours = from_psycopg(error)
+        if ours is not None:
+            ours.hint = _hints.spoken(ours.hint)
+        return ours
     cls = _OURS_ELSEWHERE.get(error.sqlstate or "")
-    if cls and message.startswith("agentundo:"):
-        return cls(message, hint=error.diag.message_hint)
+    if cls and message.startswith(_PREFIX):
+        return cls(message.removeprefix(_PREFIX), hint=_hints.spoken(error.diag.message_hint))
     if error.sqlstate in _MISSING and "agentundo" in message:
         if error.sqlstate == "3F000":
             return NotInstalled(
@@ -255,16 +260,18 @@ def explain(error: psycopg.Error, *, user: str = "this role") -> AgentUndoError 
         )
     if error.sqlstate == "42501":
         return NotPermitted(
-            f"{user} may not do this: {message}.",
-            hint="Grant agentundo_app (tag, record, plan, revert within a scope), agentundo_agent"
-            " (tag, record), agentundo_operator (everything) or agentundo_auditor (read) to it.",
+            f"{user} may not do this: {message}.", hint=_hints.missing_right(message)
         )
     return None
 
 
-#: SQLSTATEs of the standard that our functions raise too, told by their message's first word.
+#: How our functions begin what they say, so that it can be told in a server's log.
+_PREFIX = "agentundo: "
+#: SQLSTATEs of the standard that our functions raise too, told by how their message begins.
 _OURS_ELSEWHERE: dict[str, type[AgentUndoError]] = {
     "22023": UsageError,
+    "25001": UsageError,
+    "54000": UsageError,
     "55000": UsageError,
     "55006": UsageError,
     "55P03": LockTimeout,

@@ -139,6 +139,8 @@ def install(
     def choose(found: Installed | None) -> tuple[str, list[Step]]:
         if found is None:
             return "installed", files.fresh_steps()
+        if not found.version:  # what `uninstall --keep-history` left
+            return "installed", files.upgrade_steps(found.schema_version)
         if _is_older(found, files):
             return "upgraded", files.upgrade_steps(found.schema_version)
         return "unchanged", []
@@ -268,12 +270,18 @@ def _transaction(conn: Connection) -> Iterator[None]:
             conn.isolation_level, conn.read_only = former
 
 
+#: Schemas and tables that an earlier installation left are there and are meant to be.
+_OF_COURSE = ("42P06", "42P07")
+
+
 @contextmanager
 def _notices(conn: Connection) -> Iterator[list[str]]:
     """Collect the primary messages of the server's notices."""
     collected: list[str] = []
 
     def handler(diagnostic: pg.Diagnostic) -> None:
+        if diagnostic.sqlstate in _OF_COURSE:
+            return
         message = diagnostic.message_primary or ""
         hint = diagnostic.message_hint
         collected.append(f"{message} ({hint})" if hint else message)

@@ -208,7 +208,8 @@ class PlanRow:
         status: ``ok``, ``merge``, ``skip``, ``conflict`` or ``done``.
         reason: what stands in the way, see `Conflict.reason`.
         columns: the columns in conflict, or those that a merge puts back.
-        before: the row before the call.
+        before: the row before the call; columns dropped since are in it and not in `current`, and
+            do not come back.
         after: the row as the call left it.
         current: the row now.
         detail: what else is known, for example ``basis``.
@@ -300,11 +301,14 @@ class Plan(Sequence[PlanRow]):
     Attributes:
         rows: all of them, the newest change first.
         effects: what left the database and stays; None when the role may not read effects.
+        uncovered: tables that the calls wrote and that are not tracked, so they stay as they are.
+            Only of recorded calls it is known; None when the role may not read the log.
 
     """
 
     rows: tuple[PlanRow, ...]
     effects: tuple[Effect, ...] | None = None
+    uncovered: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

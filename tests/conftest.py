@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import Any, Protocol
+from types import FrameType
+from typing import Any, NoReturn, Protocol
 
 import psycopg
 import pytest
@@ -43,6 +46,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--share", action="store_true", help="the servers after the first share the tests"
     )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """End orderly, servers included, when somebody ends us: else they would go on without us."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        session.shouldstop = "ended by a signal"  # where a test takes the exception for its own
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, end)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

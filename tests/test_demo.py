@@ -272,6 +272,8 @@ def test_somebody_who_is_not_root_plays_it_in_a_pipe(place: Place) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     told(result.stdout)
     assert "\x1b[" not in result.stdout
+    # It reads as on a terminal: no table is wider than that.
+    assert [line for line in result.stdout.splitlines() if columns_of(line) > 80] == []
     assert place.left() == []
 
 

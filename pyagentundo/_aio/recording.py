@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import psycopg
 
@@ -274,9 +275,29 @@ class AsyncRecording(AsyncBase):
         if not await fetch(unit.conn, _statements.COMMIT, parameters):
             raise unit.torn()
 
+    @overload
+    def tool(
+        self, name: Callable[..., Coroutine[Any, Any, R]], /
+    ) -> Callable[..., Coroutine[Any, Any, R]]: ...
+
+    @overload
     def tool(
         self,
         name: str | None = None,
+        *,
+        tier: Literal["critical", "high", "medium", "low"] | None = None,
+        scope: str | None = None,
+        input: Callable[..., Any] | None = None,
+        result: Callable[[Any], Any] | None = None,
+        on_error: Literal["rollback", "keep"] = "rollback",
+        retries: int = 0,
+    ) -> Callable[
+        [Callable[..., Coroutine[Any, Any, R]]], Callable[..., Coroutine[Any, Any, R]]
+    ]: ...
+
+    def tool(
+        self,
+        name: Any = None,
         *,
         tier: Literal["critical", "high", "medium", "low"] | None = None,
         scope: str | None = None,
@@ -284,8 +305,8 @@ class AsyncRecording(AsyncBase):
         result: Callable[[Any], Any] | None = None,
         on_error: Literal["rollback", "keep"] = "rollback",
         retries: int = 0,
-    ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Callable[..., Coroutine[Any, Any, R]]]:
-        """Make every call of a function an invocation.
+    ) -> Any:
+        """Make every call of a function an invocation: ``@tool``, or ``@tool("name", …)``.
 
         The function takes the tagged connection as its parameter ``conn``, which its callers (and
         the schemas that frameworks make of it) do not see, or from `connection`. Run, actor and the
@@ -307,13 +328,14 @@ class AsyncRecording(AsyncBase):
 
         Raises:
             UsageError: the function is of the other kind: a coroutine function in the API for
-                threads, a plain one in that for tasks. Or ``tool`` was not called.
+                threads, a plain one in that for tasks. Or the name is no text.
 
         """
+        bare, name = (name, None) if inspect.isroutine(name) else (None, name)
         if name is not None and not isinstance(name, str):
             raise errors.UsageError(
                 f"The tool's name is {name!r}, no text.",
-                hint='Write @undo.tool() or @undo.tool("name"), with parentheses.',
+                hint='Write @undo.tool, or @undo.tool("name").',
             )
         if on_error not in ("rollback", "keep"):
             raise errors.UsageError(
@@ -358,7 +380,7 @@ class AsyncRecording(AsyncBase):
             tool.dress(call)
             return call
 
-        return decorate
+        return decorate if bare is None else decorate(bare)
 
     def _owns(self, conn: Connection | None) -> bool:
         """Tell whether a transaction on a connection would be ours alone."""

@@ -60,7 +60,7 @@ class AsyncUndoing(AsyncBase):
         async def read(lent: Connection) -> Plan:
             ids = await _ids(lent, what)
             rows = await _call(lent, "plan", ids, options)
-            return Plan(tuple(rows), await self._effects(lent, ids))
+            return Plan(tuple(rows), *await self._beside(lent, ids))
 
         return await self._run(conn, read)
 
@@ -99,8 +99,8 @@ class AsyncUndoing(AsyncBase):
 
         async def read(lent: Connection) -> Plan:
             rows = await _call(lent, "plan_run", run, options)
-            effects = await self._effects(lent, Selection(run=run, from_step=from_step))
-            return Plan(tuple(rows), effects)
+            beside = await self._beside(lent, Selection(run=run, from_step=from_step))
+            return Plan(tuple(rows), *beside)
 
         return await self._run(conn, read)
 
@@ -292,15 +292,20 @@ class AsyncUndoing(AsyncBase):
 
         return await self._run(conn, write, writes=invocation)
 
-    async def _effects(
+    async def _beside(
         self, conn: Connection, what: Sequence[str] | Selection
-    ) -> tuple[results.Effect, ...] | None:
-        """Return what left the database, None where the role may not know."""
-        if await fetch(conn, _statements.MAY_READ_EFFECTS) != [(True,)]:
-            return None
+    ) -> tuple[tuple[results.Effect, ...], tuple[str, ...]] | tuple[None, None]:
+        """Return what left the database, and tables not tracked; None where the role may not know.
+
+        No revert of rows takes either back.
+        """
+        if await fetch(conn, _statements.MAY_READ_VIEWS) != [(True,)]:
+            return None, None
         parameters = {"ids": await _ids(conn, what)}
         rows = results.row_of(results.Effect)
-        return tuple(await fetch(conn, _statements.EFFECTS, parameters, rows=rows))
+        effects = await fetch(conn, _statements.EFFECTS, parameters, rows=rows)
+        uncovered = await fetch(conn, _statements.UNCOVERED, parameters)
+        return tuple(effects), tuple(one for (one,) in uncovered)
 
 
 async def _ids(conn: Connection, what: Target) -> list[str]:

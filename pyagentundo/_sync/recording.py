@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import psycopg
 
@@ -275,9 +276,25 @@ class Recording(Base):
         if not fetch(unit.conn, _statements.COMMIT, parameters):
             raise unit.torn()
 
+    @overload
+    def tool(self, name: Callable[..., R], /) -> Callable[..., R]: ...
+
+    @overload
     def tool(
         self,
         name: str | None = None,
+        *,
+        tier: Literal["critical", "high", "medium", "low"] | None = None,
+        scope: str | None = None,
+        input: Callable[..., Any] | None = None,
+        result: Callable[[Any], Any] | None = None,
+        on_error: Literal["rollback", "keep"] = "rollback",
+        retries: int = 0,
+    ) -> Callable[[Callable[..., R]], Callable[..., R]]: ...
+
+    def tool(
+        self,
+        name: Any = None,
         *,
         tier: Literal["critical", "high", "medium", "low"] | None = None,
         scope: str | None = None,
@@ -285,8 +302,8 @@ class Recording(Base):
         result: Callable[[Any], Any] | None = None,
         on_error: Literal["rollback", "keep"] = "rollback",
         retries: int = 0,
-    ) -> Callable[[Callable[..., R]], Callable[..., R]]:
-        """Make every call of a function an invocation.
+    ) -> Any:
+        """Make every call of a function an invocation: ``@tool``, or ``@tool("name", …)``.
 
         The function takes the tagged connection as its parameter ``conn``, which its callers (and
         the schemas that frameworks make of it) do not see, or from `connection`. Run, actor and the
@@ -308,13 +325,14 @@ class Recording(Base):
 
         Raises:
             UsageError: the function is of the other kind: a coroutine function in the API for
-                threads, a plain one in that for tasks. Or ``tool`` was not called.
+                threads, a plain one in that for tasks. Or the name is no text.
 
         """
+        bare, name = (name, None) if inspect.isroutine(name) else (None, name)
         if name is not None and not isinstance(name, str):
             raise errors.UsageError(
                 f"The tool's name is {name!r}, no text.",
-                hint='Write @undo.tool() or @undo.tool("name"), with parentheses.',
+                hint='Write @undo.tool, or @undo.tool("name").',
             )
         if on_error not in ("rollback", "keep"):
             raise errors.UsageError(
@@ -359,7 +377,7 @@ class Recording(Base):
             tool.dress(call)
             return call
 
-        return decorate
+        return decorate if bare is None else decorate(bare)
 
     def _owns(self, conn: Connection | None) -> bool:
         """Tell whether a transaction on a connection would be ours alone."""

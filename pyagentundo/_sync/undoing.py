@@ -61,7 +61,7 @@ class Undoing(Base):
         def read(lent: Connection) -> Plan:
             ids = _ids(lent, what)
             rows = _call(lent, "plan", ids, options)
-            return Plan(tuple(rows), self._effects(lent, ids))
+            return Plan(tuple(rows), *self._beside(lent, ids))
 
         return self._run(conn, read)
 
@@ -100,8 +100,8 @@ class Undoing(Base):
 
         def read(lent: Connection) -> Plan:
             rows = _call(lent, "plan_run", run, options)
-            effects = self._effects(lent, Selection(run=run, from_step=from_step))
-            return Plan(tuple(rows), effects)
+            beside = self._beside(lent, Selection(run=run, from_step=from_step))
+            return Plan(tuple(rows), *beside)
 
         return self._run(conn, read)
 
@@ -293,15 +293,20 @@ class Undoing(Base):
 
         return self._run(conn, write, writes=invocation)
 
-    def _effects(
+    def _beside(
         self, conn: Connection, what: Sequence[str] | Selection
-    ) -> tuple[results.Effect, ...] | None:
-        """Return what left the database, None where the role may not know."""
-        if fetch(conn, _statements.MAY_READ_EFFECTS) != [(True,)]:
-            return None
+    ) -> tuple[tuple[results.Effect, ...], tuple[str, ...]] | tuple[None, None]:
+        """Return what left the database, and tables not tracked; None where the role may not know.
+
+        No revert of rows takes either back.
+        """
+        if fetch(conn, _statements.MAY_READ_VIEWS) != [(True,)]:
+            return None, None
         parameters = {"ids": _ids(conn, what)}
         rows = results.row_of(results.Effect)
-        return tuple(fetch(conn, _statements.EFFECTS, parameters, rows=rows))
+        effects = fetch(conn, _statements.EFFECTS, parameters, rows=rows)
+        uncovered = fetch(conn, _statements.UNCOVERED, parameters)
+        return tuple(effects), tuple(one for (one,) in uncovered)
 
 
 def _ids(conn: Connection, what: Target) -> list[str]:

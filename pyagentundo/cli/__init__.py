@@ -1,9 +1,10 @@
 """The command line, ``agentundo``.
 
 One module per group of commands. Beside them, with an underscore: `_options` and `_selection` read
-what was typed, `_queries` and `_diagnosis` ask the database, `_plans` puts together what an undo
-is about, `_show_*` say it, `_screen` knows the terminal, `_failures` and `_hints` turn errors into
-exit codes and into words of the command line. Data goes to stdout, notices, progress and questions
+what was typed, `_queries` and `_diagnosis` ask the database, `_standing` what the role is there,
+`_plans` puts together what an undo is about, `_ran` what a program has left, `_show_*` say it,
+`_screen` knows the terminal, `_failures`, `_reasons` and `_hints` turn errors into exit codes and
+into words of the command line. Data goes to stdout, notices, progress and questions
 to stderr. Exit codes: 0 ok, 1 error, 2 usage, 3 conflict or partial, 4 not installed or wrong
 version, 5 refused.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +13,14 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
 
 from pyagentundo import dsn as dsns
-from pyagentundo import installer
+from pyagentundo import errors, installer
 from pyagentundo._json import loads
 from pyagentundo.cli._failures import notice_of
 from pyagentundo.cli._options import chosen_dsn
+from pyagentundo.cli._standing import Standing
+
+#: A missing right, and ours.
+_REFUSALS = ("42501", errors.NotPermitted.sqlstate)
 
 Connection = psycopg.Connection[DictRow]
 
@@ -46,8 +51,15 @@ def connected(*, check: bool = True) -> Iterator[Connection]:
 
     """
     with connect(chosen_dsn()) as conn:
-        click.get_current_context().ensure_object(dict)["user"] = conn.info.user
-        if check:
-            installer.require(conn)
-            conn.add_notice_handler(notice_of)
-        yield conn
+        try:
+            if check:
+                installer.require(conn)
+                conn.add_notice_handler(notice_of)
+            yield conn
+        except (psycopg.Error, errors.NotPermitted) as error:
+            if isinstance(error, errors.NotPermitted) or error.sqlstate in _REFUSALS:
+                # What to advise hangs on what the role is already; afterwards nobody can ask.
+                with contextlib.suppress(psycopg.Error):
+                    shared = click.get_current_context().ensure_object(dict)
+                    shared["standing"] = Standing.of(conn)
+            raise

@@ -51,6 +51,10 @@ _ROLE = (
 )
 
 
+#: Who is shown plans.
+_PLANNERS = ("operator", "auditor", "app")
+
+
 def finding(severity: str, subject: str, problem: str, hint: str = "") -> dict[str, Any]:
     """Return one line of a diagnosis."""
     return {"severity": severity, "object": subject, "problem": problem, "hint": hint}
@@ -190,6 +194,38 @@ def remarks_on(conn: Connection, role: str, *, to_be: str | None = None) -> list
             )
         )
     return found
+
+
+# Tracked tables that a role cannot see whole, in plans and elsewhere; none for superusers and for
+# who may act for the owner of our schema: they see all.
+_UNREAD = """\
+select r.relation
+from agentundo.tracked r join pg_roles t on t.rolname = %(role)s
+where to_regclass(r.relation) is not null
+  and not has_table_privilege(t.oid, to_regclass(r.relation), 'select')
+  and not pg_has_role(t.oid,
+    (select nspowner from pg_namespace where nspname = 'agentundo'), 'usage')
+order by r.relation
+"""
+
+
+def unread_by(conn: Connection, role: str) -> list[dict[str, Any]]:
+    """Return what a role that plans or reads does not see, because it may not SELECT it."""
+    if not any(is_member(conn, role, f"agentundo_{kind}") for kind in _PLANNERS):
+        return []
+    tables = [row["relation"] for row in conn.execute(_UNREAD.encode(), {"role": role})]
+    if not tables:
+        return []
+    listed = ", ".join(tables)
+    return [
+        finding(
+            "info",
+            role,
+            f"{role} may not read {listed}: plans, diffs and histories leave its rows' keys and"
+            " values out",
+            f"grant select on {listed} to {role};",
+        )
+    ]
 
 
 def writable_tables(conn: Connection, role: str, found: list[dict[str, Any]]) -> list[DictRow]:

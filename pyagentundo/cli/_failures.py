@@ -12,6 +12,7 @@ from psycopg import errors as pg
 
 from pyagentundo import errors
 from pyagentundo.cli import _hints
+from pyagentundo.cli._reasons import REASONS
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._tables import count, key_text, moment
 
@@ -48,12 +49,19 @@ class ErrorGroup(click.Group):
                 return super().invoke(ctx)
         except errors.AgentUndoError as error:
             lines = conflict_lines(error.detail.get("conflicts", []), error.total)
-            complain(error.message, lines, _hints.spoken(error.hint, ctx.invoked_subcommand))
+            hint = _hints.spoken(error.hint, ctx.invoked_subcommand)
+            if isinstance(error, errors.NotPermitted):
+                hint = (
+                    _hints.not_for_agents(ctx.invoked_subcommand, ctx.obj.get("standing")) or hint
+                )
+            complain(error.message, lines, hint)
             code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ERROR)
+            if isinstance(error.__cause__, pg.InsufficientPrivilege):
+                code = REFUSED
         except psycopg.Error as error:
             hint = _hints.spoken(error.diag.message_hint, ctx.invoked_subcommand)
             if hint is None and isinstance(error, pg.InsufficientPrivilege):
-                hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("user", "ROLE"))
+                hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("standing"))
             notes = getattr(error, "__notes__", [])
             complain(error.diag.message_primary or str(error).strip(), notes, hint)
             code = REFUSED if isinstance(error, pg.InsufficientPrivilege) else ERROR
@@ -87,23 +95,6 @@ def conflict_lines(conflicts: list[dict[str, Any]], total: int) -> list[str]:
     if total > len(lines) > 0:
         lines.append(f"… and {count(total - len(lines), 'more row', 'more rows')}")
     return lines
-
-
-#: What the reasons of a plan mean. Those of `WRITTEN` are somebody's writes.
-REASONS = {
-    "row_changed": "changed since",
-    "row_rewritten": "written again since, with the same values,",
-    "row_deleted": "deleted since",
-    "row_exists": "a row with this key was made since",
-    "unique_taken": "another row has its unique value now",
-    "has_dependents": "other rows refer to it",
-    "missing_parent": "the row that it refers to is not there",
-    "schema_changed": "its former values do not fit the table any more",
-    "constraint": "a constraint does not let it back",
-    "not_visible": "you may not see this row",
-    "erased": "its history was erased",
-}
-WRITTEN = ("row_changed", "row_rewritten", "row_deleted", "row_exists")
 
 
 def describe_conflict(conflict: Mapping[str, Any]) -> str:

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyagentundo.cli._reasons import WRITTEN
+from pyagentundo.cli._standing import Standing
 
 _NAMED = r"E?'((?:[^']|'')*)'"
 
@@ -20,15 +25,15 @@ def _typed(name: str, options: str = "") -> str:
     return f"agentundo {name} {{table}}{options}"
 
 
-WAYS_OUT = (
-    "Add --merge (puts back only the columns that nobody else changed), --on-conflict skip (leaves"
-    " these rows), --on-conflict cascade (takes later agent work back first) or --on-conflict force"
-    " (overwrites; needs --by and --reason)."
-)
-FORCE_FAILS = (
-    "Even force does not break constraints: revert or change what stands in the way first."
-)
-_LOOK = '"agentundo plan --rows" with the same options shows every row.'
+_MERGE = "--merge (puts back only the columns that nobody else changed)"
+_SKIP = "--on-conflict skip (leaves these rows)"
+_CASCADE = "--on-conflict cascade (takes later agent work back first)"
+_FORCE = "--on-conflict force (overwrites; needs --by and --reason)"
+_FORCE_FAILS = "Even force does not break constraints"
+_REMOVE = "Revert or change what stands in the way first"
+#: What later agents may have caused, beside `WRITTEN`.
+_CAUSED = ("unique_taken", "has_dependents", "missing_parent")
+LOOK = '"agentundo plan --rows" with the same options shows every row.'
 
 # A table's name, where there is one, is the first group.
 _PATTERNS: list[tuple[re.Pattern[str], str]] = [
@@ -47,18 +52,18 @@ _TEXTS: list[tuple[str, str]] = [
         "See agentundo.plan(). Then revert with merge => true (puts back only the columns that"
         " nobody else changed), on_conflict => 'skip' (leaves these rows), 'cascade' (takes later"
         " agent work along) or 'force'.",
-        f"{WAYS_OUT} {_LOOK}",
+        f"Add {_MERGE}, {_SKIP}, {_CASCADE} or {_FORCE}. {LOOK}",
     ),
     (
         "Even force does not break constraints. See agentundo.plan(); revert or change what stands"
         " in the way first.",
-        f"{FORCE_FAILS} {_LOOK}",
+        f"{_FORCE_FAILS}: {_REMOVE.lower()}. {LOOK}",
     ),
     (
         "See agentundo.plan(). Nothing was changed; remove what stands in the way, or use"
         " on_conflict => 'skip'.",
         "Nothing was changed. Remove what stands in the way, or leave these rows with --on-conflict"
-        f" skip. {_LOOK}",
+        f" skip. {LOOK}",
     ),
     (
         "Give reverted_by => the person whose decision this is.",
@@ -116,7 +121,7 @@ _READERS = "auditor or operator"
 _UNDOERS = "operator, or app with --scope and --by"
 #: What each command needs, as `agentundo grant --as` calls it.
 _NEEDED = {
-    "log": _READERS,
+    "log": "auditor, operator or app",
     "show": _READERS,
     "events": _READERS,
     "status": _READERS,
@@ -132,7 +137,7 @@ _NEEDED = {
     "purge": "operator",
     "erase": "operator",
     "hold": "operator",
-    "exec": "app or agent",
+    "exec": "app, agent or operator",
 }
 
 
@@ -156,15 +161,69 @@ def spoken(hint: str | None, command: str | None = None) -> str | None:
     return hint
 
 
-def missing_right(command: str | None, role: str = "ROLE") -> str | None:
-    """Return what a role needs for a command that the server did not let it run."""
+def ways_out(how: Mapping[str, Any], conflicts: Sequence[Mapping[str, Any]]) -> str:
+    """Return which further options would get an undo past these rows.
+
+    Args:
+        how: the options that were given: ``on_conflict`` and ``merge``.
+        conflicts: the rows in the way; ``by`` says who wrote them, where that is known.
+
+    """
+    mode = how.get("on_conflict") or "abort"
+    reasons = {conflict.get("reason") for conflict in conflicts}
+    writers = [conflict.get("by") or {} for conflict in conflicts]
+    ways = []
+    if not how.get("merge") and reasons <= {"row_changed"}:
+        ways.append(_MERGE)
+    ways.append(_SKIP)
+    # What a person has written no cascade takes back.
+    by_a_person = any(writer and writer.get("invocation") is None for writer in writers)
+    if mode != "cascade" and reasons <= {*WRITTEN, *_CAUSED} and not by_a_person:
+        ways.append(_CASCADE)
+    if mode != "force" and reasons <= {*WRITTEN}:
+        ways.append(_FORCE)
+    verb = "Add" if mode == "abort" else "Instead use"
+    options = " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
+    if mode == "force":
+        return f"{_FORCE_FAILS}. {_REMOVE}, or instead use {options}."
+    if reasons <= {*WRITTEN}:
+        return f"{verb} {options}."
+    return f"{_REMOVE}, or {verb.lower()} {options}."
+
+
+def missing_right(command: str | None, me: Standing | None) -> str | None:
+    """Return what to do about a command that the server did not let a role run.
+
+    Args:
+        command: its name.
+        me: what the role is already; None when nobody could find out.
+
+    """
     needed = _NEEDED.get(command or "")
     if needed is None:
         return None
+    needs = f"For {command} a role has to be {needed}."
+    if me is not None and me.is_agent:
+        return not_for_agents(command, me)
+    if me is not None and me.is_app:
+        # Made auditor or operator as well, it would see every scope.
+        asks = " An app asks log, plan and diff, each with --scope." if needed == _READERS else ""
+        return f"{needs} {me.role} is an app, which sees one scope: use another role for it.{asks}"
+    role = "ROLE" if me is None else shlex.quote(me.role)
     first = re.split(r"\W", needed)[0]
     return (
-        f"For {command} a role has to be {needed}. Whoever installed agentundo can run:"
-        f" agentundo grant {shlex.quote(role)} --as {first} --apply"
+        f"{needs} Whoever installed agentundo can run: agentundo grant {role} --as {first} --apply"
+    )
+
+
+def not_for_agents(command: str | None, me: Standing | None) -> str | None:
+    """Return what to tell an agent's role, which no further grant helps; None for any other."""
+    needed = _NEEDED.get(command or "")
+    if needed is None or me is None or not me.is_agent:
+        return None
+    return (
+        f"{me.role} is an agent's role, and agents neither read nor revert, whatever else they are."
+        f" For {command} another role is needed: {needed}."
     )
 
 

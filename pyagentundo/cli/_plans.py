@@ -30,13 +30,17 @@ class Plan:
 
     Attributes:
         redo: it takes a revert back.
-        actions: the invocations that go back (or are done again), the newest first.
+        actions: the invocations that go back (or are done again), the newest first. Those of which
+            nothing is left to go back are none.
         more: how many of them the role may not be told about.
         counts: rows per table, action and status, as ``plan_summary`` returns them; ``conflicts``
             hold ``by`` where history knows who wrote the row.
         rows: the rows themselves, as ``plan`` returns them; None when they are too many.
         effects: what left the database, which no revert of rows takes back.
         uncovered: tables that were written and are not tracked, as far as the calls were recorded.
+        unread: what the role may not SELECT of these tables, in words; keys, values and names of
+            these are not in the plan.
+        live: the columns that each table has now.
         seconds: an estimate of how long it will take.
 
     """
@@ -48,6 +52,8 @@ class Plan:
     rows: list[DictRow] | None
     effects: list[DictRow]
     uncovered: list[str]
+    unread: list[str]
+    live: dict[str, set[str]]
     seconds: float
 
     def total(self, *statuses: str, action: str | None = None) -> int:
@@ -107,15 +113,18 @@ def make(
     ids = redone or list(how["invocations"])
     if how.get("on_conflict") == "cascade":
         ids = [*ids, *_drawn_in(conn, how, ids)]
-    actions = _queries.told_of(conn, ids, how.get("scope"))
+    told = _queries.told_of(conn, ids, how.get("scope"))
+    relations = sorted({count["relation"] for count in counts})
     return Plan(
         redo=redone is not None,
-        actions=actions,
-        more=len(ids) - len(actions),
+        actions=[action for action in told if redone or action["undoable"]],
+        more=len(ids) - len(told),
         counts=counts,
         rows=rows,
         effects=[] if redone else _queries.effects(conn, ids),
         uncovered=[] if redone else _queries.uncovered(conn, ids),
+        unread=_queries.unread(conn, relations),
+        live=_queries.live_columns(conn, relations),
         seconds=seconds * _REVERT_TO_PLAN,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -59,11 +60,12 @@ def _tell(
     if over.wait(_QUIET):
         return
     screen = Screen.of(err=True)
+    terminal = sys.stderr.isatty()
     told: set[str] = set()
     with _looking(dsn) as look:
         while not over.wait(_EVERY):
             waits_for = look(pid)
-            if screen.width is None:
+            if screen.width is None or not terminal:
                 if waits_for and waits_for not in told:
                     told.add(waits_for)
                     notice(f"waiting for {waits_for}")
@@ -75,7 +77,7 @@ def _tell(
             room = screen.width - 1
             click.echo(f"\r{pad(cut(line, room), room)}", err=True, nl=False)
             told.add(line)
-    if screen.width is not None and told:
+    if screen.width is not None and terminal and told:
         click.echo(f"\r{' ' * (screen.width - 1)}\r", err=True, nl=False)
 
 

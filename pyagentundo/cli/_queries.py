@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import click
@@ -16,15 +17,16 @@ from psycopg.rows import DictRow
 from pyagentundo import errors
 from pyagentundo.cli import _json
 from pyagentundo.cli._connection import Connection
-from pyagentundo.cli._failures import WRITTEN
+from pyagentundo.cli._reasons import WRITTEN
 from pyagentundo.errors import InvocationNotFound
 
 #: How many rows in the way are looked up in history, and for how long, to say who wrote them: that
 #: reads all of a table's history.
 _LOOKED_UP = 5
 _PATIENCE = "3s"
-#: How many of the newest invocations a role that may not read the views can be told about.
-_NEWEST = 1000
+#: How many of the newest invocations a role that may not read the views can be told about; of a run
+#: all.
+_NEWEST, _ALL = 1000, 2**31 - 1
 #: What stands for the setting retention.
 _RETENTION = "the setting retention"
 
@@ -77,15 +79,48 @@ def may_call(conn: Connection, function: str) -> bool:
 # Invocations --------------------------------------------------------------------------------------
 
 
+# What `undoable` tells, under the names of the view.
+_TOLD = """\
+(select id, run, step, scope, actor, on_behalf_of, null::text as role, tools[1] as tool,
+   coalesce(why_not, 'undoable') as status, rows, null::text[] as relations,
+   null::text[] as uncovered, last_at as created_at, last_at as last_write_at, undoable
+ from agentundo.undoable(%(scope)s, %(run)s, %(most)s) where kind = 'invocation')"""
+_ORDER = "order by i.created_at desc nulls last, i.step desc nulls last, i.id desc"
+
+
 def invocations(
-    conn: Connection, condition: str, values: dict[str, Any], limit: int
+    conn: Connection, condition: str, values: dict[str, Any], limit: int | None = None
 ) -> list[DictRow]:
-    """Return invocations, the newest first."""
-    return conn.execute(
-        f"select * from agentundo.invocations where {condition}"
-        " order by created_at desc nulls last, step desc, id desc limit %(limit)s".encode(),
-        {**values, "limit": limit},
-    ).fetchall()
+    """Return invocations, the newest first.
+
+    An app is told less: what ``undoable`` knows of the newest ones of the scope that it names, or
+    of a run; ``status`` says whether something can be undone, or why not.
+
+    Args:
+        conn: as any role but an agent's.
+        condition: on invocations that are called ``i``.
+        values: its parameters.
+        limit: at most so many.
+
+    """
+    source = "agentundo.invocations" if readable(conn, "invocations") else _TOLD
+    query = f"select * from {source} i where {condition} {_ORDER} limit %(limit)s"
+    given = {"scope": None, "run": None, **values, "limit": limit}
+    return conn.execute(query.encode(), {**given, "most": _most(values)}).fetchall()
+
+
+def of_run(
+    conn: Connection, run: str, scope: str | None, from_step: int | None = None
+) -> list[str]:
+    """Return the ids of a run within a scope, from a step on. Any role but an agent's may ask."""
+    query = f"select id from {_TOLD} i where coalesce(i.step >= %(from_step)s, true)"
+    values = {"run": run, "scope": scope, "from_step": from_step}
+    rows = conn.execute(query.encode(), {**values, "most": _most(values)}).fetchall()
+    return [row["id"] for row in rows]
+
+
+def _most(values: dict[str, Any]) -> int:
+    return _ALL if values.get("run") else _NEWEST
 
 
 def invocation(conn: Connection, id: str) -> DictRow:  # noqa: A002 - as the column is called
@@ -95,7 +130,7 @@ def invocation(conn: Connection, id: str) -> DictRow:  # noqa: A002 - as the col
         InvocationNotFound: there is none.
 
     """
-    found = invocations(conn, "id = %(id)s", {"id": id}, 1)
+    found = conn.execute("select * from agentundo.invocations where id = %s", [id]).fetchall()
     if not found:
         raise InvocationNotFound(
             f"There is no invocation {id!r}.", hint='"agentundo log" lists what there is.'
@@ -107,6 +142,36 @@ def changes(conn: Connection, id: str) -> list[DictRow]:  # noqa: A002
     """Return what an invocation did, statement by statement."""
     return conn.execute(
         "select * from agentundo.changes where invocation = %s order by change", [id]
+    ).fetchall()
+
+
+def newest_change(conn: Connection) -> int:
+    """Return the number of the newest change, 0 when there is none."""
+    rows = conn.execute("select coalesce(max(change), 0) as last from agentundo.changes").fetchall()
+    return int(rows[0]["last"])
+
+
+def written_since(conn: Connection, change: int, but_for: str) -> list[DictRow]:
+    """Return under which other ids this role has written after a change, the first one first.
+
+    The id is None for writes without a tag, which only tables with ``capture = 'all'`` keep.
+    """
+    return conn.execute(
+        "select invocation as id, sum(rows)::bigint as rows from agentundo.changes"
+        " where change > %s and role = current_user and invocation is distinct from %s"
+        " group by invocation order by min(change)",
+        [change, but_for],
+    ).fetchall()
+
+
+def undoable_since(
+    conn: Connection, at: datetime, but_for: str, scope: str | None
+) -> list[DictRow]:
+    """Return other invocations of a scope that wrote since then, the newest first."""
+    return conn.execute(
+        "select id, rows from agentundo.undoable(%s, null, %s)"
+        " where kind = 'invocation' and last_at >= %s and id <> %s and rows > 0",
+        [scope, _NEWEST, at, but_for],
     ).fetchall()
 
 
@@ -130,25 +195,50 @@ def uncovered(conn: Connection, ids: Sequence[str]) -> list[str]:
     return [row["relation"] for row in conn.execute(query, [list(ids)])]
 
 
+def unread(conn: Connection, relations: Sequence[str]) -> list[str]:
+    """Return a line about each table that the role may not SELECT, or not all of.
+
+    The database shows keys and values only to who may, and leaves them out without a word.
+    """
+    rows = conn.execute(
+        "select current_user as role, u.name, has_any_column_privilege(c.oid, 'select') as partly"
+        " from unnest(%s::text[]) u (name) join pg_class c on c.oid = to_regclass(u.name)"
+        " where not has_table_privilege(c.oid, 'select') and not pg_has_role(current_user,"
+        "   (select nspowner from pg_namespace where nspname = 'agentundo'), 'usage')"
+        " order by u.name",
+        [list(relations)],
+    )
+    return [
+        f"{row['role']} may not read all columns of {row['name']}: those are left out."
+        if row["partly"]
+        else f"{row['role']} may not read {row['name']}: keys, values and names are left out."
+        for row in rows
+    ]
+
+
+def live_columns(conn: Connection, relations: Sequence[str]) -> dict[str, set[str]]:
+    """Return the columns that tables have now; a table that is gone is missing."""
+    rows = conn.execute(
+        "select u.name, array_agg(a.attname::text) as columns from unnest(%s::text[]) u (name)"
+        " join pg_attribute a on a.attrelid = to_regclass(u.name) and a.attnum > 0"
+        " and not a.attisdropped group by u.name",
+        [list(relations)],
+    )
+    return {row["name"]: set(row["columns"]) for row in rows}
+
+
 def told_of(conn: Connection, ids: Sequence[str], scope: str | None) -> list[DictRow]:
     """Return who did what for whom under these ids, the newest first.
 
     Ids that the role may not be told about are missing.
     """
-    if readable(conn, "invocations"):
-        query = (
-            "select id, run, step, tool, actor, on_behalf_of, role::text, rows,"
-            " coalesce(last_write_at, created_at) as at from agentundo.invocations"
-            " where id = any (%(ids)s) order by at desc, step desc nulls last, id desc"
-        )
-    else:
-        query = (
-            "select id, run, step, tools[1] as tool, actor, on_behalf_of, null as role, rows,"
-            " last_at as at from agentundo.undoable(%(scope)s, null, %(newest)s)"
-            " where kind = 'invocation' and id = any (%(ids)s)"
-            " order by at desc, step desc nulls last, id desc"
-        )
-    values = {"ids": list(ids), "scope": scope, "newest": _NEWEST}
+    query = (
+        "select id, run, step, tool, actor, on_behalf_of, role::text, rows, undoable,"
+        " coalesce(last_write_at, created_at) as at"
+        f" from {'agentundo.invocations' if readable(conn, 'invocations') else _TOLD} i"
+        " where id = any (%(ids)s) order by at desc, step desc nulls last, id desc"
+    )
+    values = {"ids": list(ids), "scope": scope, "run": None, "most": _NEWEST}
     return conn.execute(query.encode(), values).fetchall()
 
 
@@ -247,6 +337,14 @@ def tracked(conn: Connection) -> list[DictRow]:
     ).fetchall()
 
 
+def capture_modes(conn: Connection) -> dict[str, str]:
+    """Return of each tracked table what is captured; nothing to a role that may not know."""
+    if not readable(conn, "tracked"):
+        return {}
+    rows = conn.execute("select relation, capture from agentundo.tracked").fetchall()
+    return {row["relation"]: row["capture"] for row in rows}
+
+
 def findings(conn: Connection) -> list[DictRow]:
     """Return what check() finds."""
     return conn.execute("select * from agentundo.check()").fetchall()
@@ -292,7 +390,7 @@ def row_history(conn: Connection, table: str, key: dict[str, Any]) -> list[DictR
 
 
 def interval(conn: Connection, age: str | None) -> str:
-    """Return an age in the words of the server; None is the setting retention.
+    """Return an age as it was typed, once the server can read it; None is the setting retention.
 
     Raises:
         BadParameter: it is none.
@@ -302,13 +400,13 @@ def interval(conn: Connection, age: str | None) -> str:
         # Nobody but the owner reads our settings. The function knows its default, and this is it.
         return _RETENTION
     try:
-        found = conn.execute("select %s::interval::text as age", [age]).fetchall()[0]["age"]
+        conn.execute("select %s::interval", [age])
     except pg.DataError:
         raise click.BadParameter(
             f"{age!r} is no age such as '30 days', '12 hours' or '1 month'.",
             param_hint="--older-than",
         ) from None
-    return str(found)
+    return age
 
 
 def purge(conn: Connection, age: str, *, dry_run: bool) -> DictRow:

@@ -11,6 +11,9 @@ import re
 import shutil
 import sys
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +23,19 @@ import click
 _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
+_assumed: ContextVar[int | None] = ContextVar("assumed", default=None)
 #: Narrower than this, text is wrapped as if it were this wide.
 _NARROWEST = 10
+
+
+@contextmanager
+def assumed_width(columns: int) -> Iterator[None]:
+    """Print within a block as on a terminal of this width where there is none."""
+    former = _assumed.set(columns)
+    try:
+        yield
+    finally:
+        _assumed.reset(former)
 
 
 def printable(text: str) -> str:
@@ -101,7 +115,7 @@ class Screen:
 
     Attributes:
         err: stderr instead of stdout.
-        width: columns, None where it is no terminal.
+        width: columns, None where it is no terminal and none is assumed.
         colour: whether text may be coloured.
         arrow: what stands between an old value and a new one.
         dot: what stands between parts of a line.
@@ -132,7 +146,7 @@ class Screen:
             arrow = "->"
         return cls(
             err=err,
-            width=shutil.get_terminal_size().columns if terminal else None,
+            width=shutil.get_terminal_size().columns if terminal else _assumed.get(),
             colour=colour == "always" or (colour == "auto" and terminal and not plain),
             arrow=arrow,
         )

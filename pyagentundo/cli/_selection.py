@@ -8,49 +8,56 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import click
 
-from pyagentundo.cli import _complete, _times
+from pyagentundo.cli import _complete, _queries, _times
 from pyagentundo.cli._connection import Connection
-from pyagentundo.errors import InvocationNotFound
+from pyagentundo.errors import InvocationNotFound, NotPermitted
+from pyagentundo.selection import NO_REVERTS, Selection
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class Chosen:
     """The options as given; what was not given is None or empty."""
 
     ids: tuple[str, ...] = ()
-    run: str | None = None
-    from_step: int | None = None
-    role: str | None = None
-    actor: str | None = None
-    tool: str | None = None
-    scope: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
+    filters: Selection = field(default_factory=Selection)
     last: bool = False
     last_invocation: bool = False
 
-    def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
-        if self.from_step is not None and self.run is None:
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Chosen:
+        """Read the options of a command, and take them out of the others.
+
+        Raises:
+            UsageError: they contradict each other.
+
+        """
+        mine = {name: options.pop(name) for name in _FILTERS if name in options}
+        own = {f.name: options.pop(f.name) for f in fields(cls) if f.name in options}
+        if mine["from_step"] is not None and mine["run"] is None:
             raise click.UsageError("--from-step needs --run.")
-        ways = (bool(self.ids), self.has_filters(), self.last, self.last_invocation)
-        if self.since and self.until and self.since >= self.until:
+        if mine["since"] and mine["until"] and mine["since"] >= mine["until"]:
             raise click.UsageError("--since is not before --until: nothing lies between them.")
+        chosen = cls(filters=Selection(**mine), **own)
+        ways = (bool(chosen.ids), chosen.has_filters(), chosen.last, chosen.last_invocation)
         if sum(ways) > 1:
             raise click.UsageError(
                 "Give ids, or filters such as --run, or --last, or --last-invocation: one of them."
             )
+        return chosen
+
+    @property
+    def scope(self) -> str | None:
+        """The scope that was named. It goes with everything, and alone chooses nothing."""
+        return self.filters.scope
 
     def has_filters(self) -> bool:
         """Tell whether invocations are chosen by what they are, not by id."""
-        filters = (self.run, self.role, self.actor, self.tool, self.since, self.until)
-        return any(value is not None for value in filters)
+        return bool(self.filters.given().keys() - {"scope"})
 
     def require_some(self) -> None:
         """Refuse to mean everything."""
@@ -58,23 +65,11 @@ class Selection:
             raise click.UsageError("Name invocations, or choose them with --run, --last, … .")
 
     def where(self) -> tuple[str, dict[str, Any]]:
-        """Return a condition on ``agentundo.invocations`` and its parameters."""
-        conditions = {
-            "ids": "id = any(%(ids)s)",
-            "run": "run = %(run)s",
-            "from_step": "step >= %(from_step)s",
-            "role": "role::text = %(role)s",
-            "actor": "actor = %(actor)s",
-            "tool": "tool = %(tool)s",
-            "scope": "scope = %(scope)s",
-            "since": "created_at >= %(since)s",
-            "until": "created_at < %(until)s",
-        }
-        given = {name: getattr(self, name) for name in conditions}
-        given = {name: value for name, value in given.items() if value not in (None, ())}
-        if "ids" in given:
-            given["ids"] = list(self.ids)
-        return " and ".join(conditions[name] for name in given) or "true", given
+        """Return a condition on invocations that are called ``i``, and its parameters."""
+        condition, given = self.filters.where(), self.filters.given()
+        if self.ids:
+            return f"i.id = any (%(ids)s) and {condition}", {**given, "ids": list(self.ids)}
+        return condition, given
 
     def resolve(self, conn: Connection) -> list[str]:
         """Return the ids to undo together.
@@ -83,29 +78,32 @@ class Selection:
 
         Raises:
             InvocationNotFound: nothing matches.
+            NotPermitted: the role may not be told what was asked for.
 
         """
         if self.ids:
             return list(self.ids)
         if self.last or self.last_invocation:
             return self._newest(conn)
-        if self == Selection(run=self.run, from_step=self.from_step, scope=self.scope):
-            # A role that may undo but not read everybody's invocations can ask this function.
-            query = (
-                "select id from agentundo.undoable(%(scope)s, %(run)s, 2147483647)"
-                " where kind = 'invocation' and coalesce(step >= %(from_step)s, true)"
-            )
-            values: dict[str, Any] = vars(self)
-        else:
+        run = self.filters.run
+        if run and self.filters.given().keys() <= {"run", "from_step", "scope"}:
+            found = _queries.of_run(conn, run, self.scope, self.filters.from_step)
+        elif _queries.readable(conn, "invocations"):
             condition, values = self.where()
-            query = f"select id from agentundo.invocations where {condition} and {_IS_NO_REVERT}"
-        rows = conn.execute(query.encode(), values).fetchall()
-        if not rows:
+            rows = _queries.invocations(conn, f"{condition} and {NO_REVERTS}", values)
+            found = [row["id"] for row in rows]
+        else:
+            # It is told of the newest only, and would miss the older ones without knowing it.
+            raise NotPermitted(
+                "Only operators and auditors may choose by role, actor, tool or time.",
+                hint="Give ids, --run or --last, and --scope where there is one.",
+            )
+        if not found:
             raise InvocationNotFound(
                 "No invocation matches.",
                 hint="agentundo log with the same options shows what does.",
             )
-        return [row["id"] for row in rows]
+        return found
 
     def _newest(self, conn: Connection) -> list[str]:
         """Return the newest run of the scope, or its newest invocation, that can be undone."""
@@ -117,19 +115,14 @@ class Selection:
         if newest is None:
             raise InvocationNotFound("There is nothing left that could be undone.")
         if newest["kind"] == "run":
-            return Selection(run=newest["id"], scope=self.scope).resolve(conn)
+            return _queries.of_run(conn, newest["id"], self.scope)
         return [newest["id"]]
 
 
 #: How many of the newest invocations --last looks through for one that is not undone yet.
 _LOOK_BACK = 1000
 
-_FIELDS = [field.name for field in fields(Selection)]
-
-# Undoing a filter's reverts together with what they reverted would undo nothing.
-_IS_NO_REVERT = (
-    "not exists (select from agentundo.invocations as other where other.revert_id = invocations.id)"
-)
+_FILTERS = [field.name for field in fields(Selection)]
 
 
 def selection_options(*, last: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -166,8 +159,7 @@ def selection_options(*, last: bool) -> Callable[[Callable[..., Any]], Callable[
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def with_selection(*args: Any, **given: Any) -> Any:
-            mine = {name: given.pop(name) for name in _FIELDS if name in given}
-            return command(*args, selection=Selection(**mine), **given)
+            return command(*args, selection=Chosen.of(given), **given)
 
         for option in reversed(options):
             with_selection = option(with_selection)

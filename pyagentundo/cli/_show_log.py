@@ -77,7 +77,7 @@ def _sentence(row: DictRow) -> str:
         moment(row["created_at"]) if row["created_at"] else None,
         " ".join(filter(None, doing)),
         _place(row),
-        ", ".join(row["relations"]),
+        ", ".join(row["relations"] or []),
     ]
     return printable(", ".join(filter(None, parts)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from psycopg.rows import DictRow
@@ -20,6 +20,8 @@ _NAMED = 20
 _LONG = 100
 #: The columns of a revert's answer, and what they say was done.
 _DONE = {"rows_updated": "put back", "rows_deleted": "removed", "rows_inserted": "brought back"}
+#: What is said of a row that was not taken back.
+_LEFT = "Left as it is"
 _TO_DO = {"insert": "bring back", "delete": "remove", "update": "put back"}
 
 
@@ -42,15 +44,24 @@ def show_plan(screen: Screen, plan: Plan, rows: Iterable[DictRow] | None = None)
     _counts(screen, plan)
     if rows is not None:
         screen.line()
-        _rows(screen, rows)
+        _rows(screen, rows, plan)
     _effects(screen, plan)
     _conflicts(screen, plan)
+    if plan.unread:
+        screen.line()
+    for line in plan.unread:
+        screen.line(printable(line), fg="yellow")
     screen.line()
     screen.line(_outlook(plan))
 
 
 def show_outcome(
-    screen: Screen, status: str, result: DictRow, left: Plan | None, redone: str | None
+    screen: Screen,
+    status: str,
+    result: DictRow,
+    left: Plan | None,
+    redone: str | None,
+    uncovered: Sequence[str],
 ) -> None:
     """Say what an undo has done.
 
@@ -60,6 +71,7 @@ def show_outcome(
         result: the server's answer, with the invocations that it is about.
         left: a plan of what was not taken back, if anything.
         redone: the invocation that was to be done again; None for a revert.
+        uncovered: tables that were written and not taken back, because they are not tracked.
 
     """
     ids = result["invocations"]
@@ -89,20 +101,22 @@ def show_outcome(
         screen.line(f"take it back: agentundo redo {shlex.quote(printable(ids[0]))}")
     elif status in ("redone", "partially_redone"):
         screen.line(f"take it back: agentundo revert {shlex.quote(printable(str(redone)))}")
+    for one in uncovered:
+        screen.line(f"not tracked, stays as it is: {printable(one)}", fg="yellow")
     if left is not None:
-        _conflicts(screen, left)
+        _conflicts(screen, left, conflicts=_LEFT)
 
 
-def _rows(screen: Screen, rows: Iterable[DictRow]) -> None:
+def _rows(screen: Screen, rows: Iterable[DictRow], plan: Plan) -> None:
     """Say what happens to each row, one after the other."""
     for row in rows:
-        for line in _row_lines(screen, row):
+        for line in _row_lines(screen, row, plan.live.get(row["relation"])):
             screen.line(f"   {line}")
 
 
-def _conflicts(screen: Screen, plan: Plan) -> None:
+def _conflicts(screen: Screen, plan: Plan, *, conflicts: str = "In the way") -> None:
     """Name the rows that stand in the way, and those that would be left out."""
-    for status, heading in (("conflict", "In the way"), ("skip", "Left as it is")):
+    for status, heading in (("conflict", conflicts), ("skip", _LEFT)):
         total = plan.total(status)
         if total:
             screen.line()
@@ -115,6 +129,7 @@ def _conflicts(screen: Screen, plan: Plan) -> None:
 def _headline(plan: Plan) -> str:
     total = len(plan.actions) + plan.more
     who = sorted({row["actor"] or row["role"] or "somebody" for row in plan.actions})
+    who = [] if who == ["somebody"] else who
     whom = sorted({row["on_behalf_of"] for row in plan.actions if row["on_behalf_of"]})
     text = f"{'Redo' if plan.redo else 'Undo'} {count(total, 'action')}"
     if who:
@@ -136,13 +151,13 @@ def _actions(screen: Screen, plan: Plan) -> None:
         by_action.setdefault(row["invocation"], []).append(row)
     for number, action in enumerate(plan.actions[:_NAMED], start=1):
         screen.line(f"{number}. {_action(action)}", hang=3)
-        _rows(screen, by_action.pop(action["id"], []))
+        _rows(screen, by_action.pop(action["id"], []), plan)
     left = len(plan.actions) - _NAMED + plan.more if len(plan.actions) > _NAMED else plan.more
     if left:
         screen.line(f"… and {count(left, 'more action', 'more actions')}")
     # What a redo does stands under the revert that it takes back.
     for rows in by_action.values():
-        _rows(screen, rows)
+        _rows(screen, rows, plan)
 
 
 def _action(action: DictRow) -> str:
@@ -163,8 +178,16 @@ def _counts(screen: Screen, plan: Plan) -> None:
             screen.line(f"{one['relation']}: {_TO_DO[one['action']]} {count(one['rows'], 'row')}")
 
 
-def _row_lines(screen: Screen, row: DictRow) -> Iterator[str]:
-    """Yield what happens to one row, several lines where columns are many."""
+def _row_lines(screen: Screen, row: DictRow, live: set[str] | None) -> Iterator[str]:
+    """Yield what happens to one row, several lines where columns are many.
+
+    Args:
+        screen: where.
+        row: of a plan.
+        live: the columns that its table has now: a value of another one cannot come back. None
+            where nobody knows.
+
+    """
     key = key_text(row["key"])
     where = f"{row['relation']} {key}" if key else f"a row of {row['relation']}"
     if row["status"] == "conflict":
@@ -174,7 +197,7 @@ def _row_lines(screen: Screen, row: DictRow) -> Iterator[str]:
     elif row["status"] == "done" or row["action"] == "none":
         yield f"{where}: is as it was already"
     elif row["action"] == "update":
-        columns = list(_columns(screen, row))
+        columns = list(_columns(screen, row, live))
         line = f"{where}: {', '.join(columns) or 'put it back'}"
         if len(columns) > 1 and len(line) > (screen.width or _LONG) - len("   "):
             yield f"{where}:"
@@ -183,17 +206,27 @@ def _row_lines(screen: Screen, row: DictRow) -> Iterator[str]:
             yield line
     else:
         values = row["before"] if row["action"] == "insert" else row["after"]
-        yield f"{_TO_DO[row['action']]} {where}{_others(values, row['key'])}"
+        gone = [name for name in values or {} if live is not None and name not in live]
+        kept = {name: value for name, value in (values or {}).items() if name not in gone}
+        lost = "".join(f", {_gone(name)}" for name in gone if row["action"] == "insert")
+        yield f"{_TO_DO[row['action']]} {where}{_others(kept, row['key'])}{lost}"
 
 
-def _columns(screen: Screen, row: DictRow) -> Iterator[str]:
-    """Yield ``column now → then`` for the columns that go back."""
+def _gone(name: str) -> str:
+    return f"not {printable(name)}, whose column is gone"
+
+
+def _columns(screen: Screen, row: DictRow, live: set[str] | None) -> Iterator[str]:
+    """Yield ``column now → then`` for the columns that go back, and those that are no more."""
     now = row["current"] or row["after"] or {}
     then = row["before"] or {}
     only = set(row["columns"] or []) if row["status"] == "merge" else None
     for name, value in then.items():
         old, new = value_text(now.get(name)), value_text(value)
-        if old != new and (only is None or name in only):
+        if live is not None and name not in live:
+            if value != (row["after"] or {}).get(name):
+                yield _gone(name)
+        elif old != new and (only is None or name in only):
             yield f"{printable(name)} {old} {screen.arrow} {new}"
 
 

@@ -11,10 +11,10 @@ _SHELLS = ["bash", "zsh", "fish"]
 @click.command()
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> None:
-    """Print what a shell needs to complete commands, options, ids and tables.
+    """Print what a shell needs to complete what is typed.
 
-    Put it into the shell's start-up file. Ids and tables come from the database that the
-    environment names.
+    Commands, options, ids and tables: the latter two come from the database that the environment
+    names. Put it into the shell's start-up file.
 
     \b
     Examples:

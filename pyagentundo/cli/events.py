@@ -49,7 +49,7 @@ def events(
     every: float,
     as_json: bool,
 ) -> None:
-    """Show what happened to invocations: reverts, redos, holds, purges, erasures.
+    """Show what happened: reverts, redos, holds, purges, erasures.
 
     With --json each is one line. They come in the order of their numbers: with --after and the
     last number that it has seen, a log collector misses none and sees none twice. So one that was

@@ -6,9 +6,9 @@ import click
 from psycopg import errors as pg
 from psycopg import sql
 
-from pyagentundo.cli import _complete, _diagnosis
+from pyagentundo.cli import _complete, _diagnosis, _queries
 from pyagentundo.cli._connection import connected
-from pyagentundo.cli._failures import complain, notice
+from pyagentundo.cli._failures import REFUSED, complain, notice
 from pyagentundo.cli._json import print_json
 from pyagentundo.cli._options import dsn_option, json_option
 from pyagentundo.cli._screen import printable
@@ -26,15 +26,17 @@ _KINDS = ["app", "agent", "operator", "approver", "auditor"]
 @dsn_option
 @json_option
 def grant(role: str, kind: str, apply: bool, as_json: bool) -> None:
-    """Make a role an app, an agent, an operator, an approver or an auditor.
+    """Make a role an app, agent, operator, approver or auditor.
 
-    Prints the SQL that does it; with --apply runs it. Holds in all databases of the server.
+    Prints the SQL that does it; with --apply runs it. Holds in all databases of the server. What an
+    app, an operator or an auditor sees of rows, it sees only of tables that it may SELECT: grant
+    that too.
 
     \b
       app       tags and records, plans and reverts for its users within a scope
       agent     tags and records; is captured even without a tag, never reverts
       operator  plans, reverts and redoes anywhere, tracks its own tables, purges
-      approver  decides what needs a person's approval
+      approver  nothing yet: approvals are to come
       auditor   reads everything, changes nothing
 
     \b
@@ -69,9 +71,11 @@ def grant(role: str, kind: str, apply: bool, as_json: bool) -> None:
                     [],
                     f"To grant {marker} one has to be a superuser or have it WITH ADMIN OPTION.",
                 )
-                click.get_current_context().exit(1)
+                click.get_current_context().exit(REFUSED)
         text = statement.as_string(conn)
         remarks = _diagnosis.remarks_on(conn, role, to_be=kind)
+        if (apply or already) and _queries.readable(conn, "tracked"):
+            remarks += _diagnosis.unread_by(conn, role)
     if as_json:
         answer = {"role": role, "as": kind, "sql": text, "already": already, "applied": apply}
         print_json(answer)

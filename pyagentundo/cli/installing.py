@@ -112,9 +112,12 @@ def _report(report: installer.Report, dry_run: bool) -> None:
         return
     for text in report.notices:
         notice(_hints.spoken(text) or text)
-    release = report.after or report.before
+    release = report.before if report.action == "removed" else report.after
     details = f" {release.version} (schema version {release.schema_version})" if release else ""
-    click.echo(f"{report.action}: agentundo{details}")
+    kept = (
+        "; what was captured is still here" if report.action == "removed" and report.after else ""
+    )
+    click.echo(f"{report.action}: agentundo{details}{kept}")
 
 
 def _say_what_next(conn: Connection) -> None:

@@ -9,10 +9,12 @@ import click
 
 from pyagentundo.cli import _complete, _queries, _show_diff, _show_history, _show_log
 from pyagentundo.cli._connection import Connection, connected
+from pyagentundo.cli._failures import notice
 from pyagentundo.cli._json import print_json
 from pyagentundo.cli._options import dsn_option, json_option, scope_option
 from pyagentundo.cli._screen import Screen
-from pyagentundo.cli._selection import Selection, selection_options
+from pyagentundo.cli._selection import Chosen, selection_options
+from pyagentundo.errors import NotPermitted
 
 _colour_option = click.option(
     "--color",
@@ -31,11 +33,12 @@ _colour_option = click.option(
 )
 @dsn_option
 @json_option
-def log(selection: Selection, limit: int, as_json: bool) -> None:
+def log(selection: Chosen, limit: int, as_json: bool) -> None:
     """List invocations, newest first.
 
-    Who made them, for whom, with what tool, when, how many rows, what became of them, and which
-    tables they wrote that are not tracked.
+    Who made them, for whom, with what tool, when, how many rows, what became of them, and, of
+    recorded ones, which tables they wrote that are not tracked. An app is told of one scope, and
+    whether they can still be undone.
 
     \b
     Examples:
@@ -45,11 +48,23 @@ def log(selection: Selection, limit: int, as_json: bool) -> None:
     """
     condition, values = selection.where()
     with connected() as conn:
+        if not _queries.readable(conn, "invocations"):
+            _tell_an_app(selection)
         rows = _queries.invocations(conn, condition, values, limit + 1)
     if as_json:
         print_json(rows[:limit])
     else:
         _show_log.show_log(Screen.of(), rows[:limit], more=len(rows) > limit)
+
+
+def _tell_an_app(selection: Chosen) -> None:
+    """Say what is left out because the role is told of one scope only."""
+    if selection.filters.role:
+        raise NotPermitted(
+            "Only operators and auditors may choose by role.", hint="Choose by --actor."
+        )
+    if not selection.scope:
+        notice("only what belongs to no scope; --scope names one")
 
 
 @click.command()

@@ -11,18 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import click
-import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from pyagentundo import dsn as dsns
-from pyagentundo import errors
 from pyagentundo._calls import new_id
-from pyagentundo.cli import _queries
-from pyagentundo.cli._connection import connect, connected
+from pyagentundo.cli import _ran
+from pyagentundo.cli._connection import connected
 from pyagentundo.cli._failures import complain
 from pyagentundo.cli._options import chosen_dsn, dry_run_option, dsn_option
-from pyagentundo.cli._screen import Screen, printable
-from pyagentundo.cli._tables import count
+from pyagentundo.cli._screen import printable
 
 #: What a shell answers when there is no such program, or it cannot be run.
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
@@ -68,7 +65,8 @@ def exec_(
     The tag travels in PGOPTIONS, which libpq reads: psql, psycopg, psycopg2, node-postgres with
     native bindings and most others. It does not pass a pooler such as PgBouncer, and drivers with a
     protocol of their own (JDBC, asyncpg, pgx) do not read it. At the end it says what was captured
-    and how to take it back.
+    and how to take it back; also what the role wrote meanwhile under another id, because a program
+    may tag itself.
 
     A program that has no address of its own in PGHOST, PGDATABASE and the like is given that of
     --dsn or of the environment.
@@ -90,8 +88,8 @@ def exec_(
         "agent.on_behalf_of": on_behalf_of,
         "agent.scope": scope,
     }
-    with connected():
-        pass  # nothing runs that could not be captured
+    with connected() as conn:  # nothing runs that could not be captured
+        before = _ran.Mark.of(conn)
     variables = _variables({name: value for name, value in settings.items() if value})
     if dry_run:
         shown = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -103,7 +101,8 @@ def exec_(
         complain(f"{command[0]!r} is no program that can be run here.", [], None)
         code = _NOT_FOUND if shutil.which(command[0], os.F_OK) is None else _NOT_EXECUTABLE
     else:
-        _report(invocation, scope, command[0], code)
+        ended = f"{printable(Path(command[0]).name)} ended with {code}"
+        _ran.report(_ran.Ran(ended, invocation, on_behalf_of, scope, before))
     click.get_current_context().exit(code)
 
 
@@ -143,37 +142,6 @@ def _run(command: tuple[str, ...], environment: dict[str, str]) -> int | None:
     finally:
         signal.signal(signal.SIGINT, former)
     return 128 - code if code < 0 else code
-
-
-def _report(invocation: str, scope: str | None, program: str, code: int) -> None:
-    """Say on stderr what was captured, and how to take it back.
-
-    The program has run: that we cannot look, an agent's role for one, is no failure of its.
-    """
-    screen = Screen.of(err=True)
-    ended = f"{printable(Path(program).name)} ended with {code}"
-    try:
-        with connect(chosen_dsn()) as conn:
-            found = _queries.told_of(conn, [invocation], scope)
-            readable = _queries.readable(conn, "changes")
-            changes = _queries.changes(conn, invocation) if readable else []
-    except (psycopg.Error, errors.AgentUndoError) as error:
-        why = " ".join(str(error).split("\n")[0].split())
-        screen.line(f"{ended}. What it wrote is tagged {invocation}; this role cannot look: {why}")
-        screen.line(f"an operator takes it back: agentundo revert {invocation}")
-        return
-    if not found:
-        screen.line(f"{ended}. Nothing was captured under {invocation}.")
-        screen.line(
-            "  It wrote to no tracked table, or its driver does not read PGOPTIONS, or a pooler is"
-            " in between."
-        )
-        return
-    rows = count(found[0]["rows"], "row")
-    screen.line(f"{ended}. Captured under {invocation}: {rows}")
-    for change in changes:
-        screen.line(f"  {change['operation']} {change['relation']}: {count(change['rows'], 'row')}")
-    screen.line(f"take it back: agentundo revert {invocation}")
 
 
 COMMANDS = [exec_]

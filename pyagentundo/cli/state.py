@@ -15,8 +15,11 @@ from pyagentundo.cli._failures import ERROR
 from pyagentundo.cli._json import print_json
 from pyagentundo.cli._options import dsn_option, json_option
 from pyagentundo.cli._screen import Screen, printable
+from pyagentundo.cli._standing import Standing
 from pyagentundo.cli._tables import count, print_fields, print_table, size
 
+#: What the view says of a table with which nothing is wrong.
+_WELL = "ok"
 _COLOUR = {"error": "red", "warning": "yellow"}
 
 
@@ -48,8 +51,20 @@ def status(as_json: bool) -> None:
     print_fields(screen, about)
     screen.line()
     columns = ["relation", "capture", "since", "rows", "size", "health"]
-    shown = [{**table, "size": size(table["bytes"] or 0)} for table in tracked]
+    shown = [
+        {
+            **table,
+            "size": size(table["bytes"] or 0),
+            "health": table["health"] if table["health"] == _WELL else "see below",
+        }
+        for table in tracked
+    ]
     print_table(screen, shown, columns, empty=nothing_tracked())
+    unwell = [table for table in tracked if table["health"] != _WELL]
+    if unwell:
+        screen.line()
+    for table in unwell:
+        screen.line(printable(f"{table['relation']}: {table['health']}"), fg="red")
 
 
 def nothing_tracked() -> str:
@@ -80,6 +95,8 @@ def doctor(role: str | None, as_json: bool) -> None:
     with connected() as conn:
         about = _diagnosis.describe_connection(conn, installer.require(conn))
         found = [*_diagnosis.of_database(conn), *_diagnosis.pool_leaks()]
+        for reader in dict.fromkeys([Standing.of(conn).role, role]):
+            found += _diagnosis.unread_by(conn, reader) if reader else []
         tables = _diagnosis.writable_tables(conn, role, found) if role else []
         if role:
             found += [*_diagnosis.of_tables(tables, role), *_diagnosis.remarks_on(conn, role)]
@@ -102,13 +119,18 @@ def _findings(screen: Screen, found: Sequence[dict[str, Any]]) -> None:
     """List findings, the worst first; those of no consequence last."""
     if all(row["severity"] == "info" for row in found):
         screen.line("no problem found", fg="green")
+    # Where the same is wrong with several, it is said once.
+    objects: dict[tuple[str, str, str | None], list[str]] = {}
+    for row in found:
+        same = row["severity"], row["problem"], row["hint"]
+        objects.setdefault(same, []).append(str(row["object"]))
     for severity in ("error", "warning", "info"):
-        for row in found:
-            if row["severity"] == severity:
-                line = printable(f"{severity}: {row['object']}: {row['problem']}")
+        for (one, problem, hint), named in objects.items():
+            if one == severity:
+                line = printable(f"{severity}: {', '.join(dict.fromkeys(named))}: {problem}")
                 screen.line(line, fg=_COLOUR.get(severity))
-                if row["hint"]:
-                    screen.line(f"    {printable(row['hint'])}", hang=0)
+                if hint:
+                    screen.line(f"    {printable(hint)}", hang=0)
 
 
 def _summary(role: str, tables: Sequence[DictRow]) -> str:

@@ -57,20 +57,20 @@ _writes_nothing = dry_run_option("Do it, show it, and roll back.")
 @click.option(
     "--capture",
     type=click.Choice(["agent", "all"]),
-    default="agent",
-    show_default=True,
-    help="What is captured: writes of agents, or every write.",
+    help="What is captured: writes of agents, or every write."
+    " [default: what it is; agent for a table that is new]",
 )
 @dsn_option
 @json_option
 @_writes_nothing
 def track(
-    tables: tuple[str, ...], schema: str | None, capture: str, as_json: bool, dry_run: bool
+    tables: tuple[str, ...], schema: str | None, capture: str | None, as_json: bool, dry_run: bool
 ) -> None:
     """Capture what agents write to tables from now on.
 
-    Each table is a transaction of its own: it gets triggers, for which writers wait a moment, and
-    an empty history table. A lock that cannot be had within 3 s is tried again.
+    A table that is tracked already stays as it is, but for what --capture says. Each table is a
+    transaction of its own: it gets triggers, for which writers wait a moment, and an empty history
+    table. A lock that cannot be had within 3 s is tried again.
 
     \b
     Examples:
@@ -79,30 +79,44 @@ def track(
     """
     if bool(tables) == bool(schema):
         raise click.UsageError("Name tables or a --schema.")
+    # The database's own default keeps the mode of what is tracked already.
+    mode = [] if capture is None else [capture]
+    argument = "" if capture is None else ", %s"
     rows: list[DictRow] = []
     with connected() as conn:
+        before = _queries.capture_modes(conn)
         if schema:
             found = conn.execute(_TABLES_OF_SCHEMA, [schema]).fetchall()
             tables = tuple(row["relation"] for row in found)
-        query = _NAMES.format("agentundo.track(%s::regclass, %s)")
+        query = _NAMES.format(f"agentundo.track(%s::regclass{argument})")
         for table in tables:
             try:
-                rows += _each(conn, query, [table, capture], dry_run)
+                rows += _each(conn, query, [table, *mode], dry_run)
             except errors.NotTrackable as error:
                 if not schema:
                     raise
                 notice(f"left out {table}: {error.message}")
         if schema and not dry_run:
             # Takes no locks any more; from now on the schema's new tables are tracked as well.
-            query = "select agentundo.track_schema(quote_ident(%s)::regnamespace, %s)"
-            _each(conn, query, [schema, capture], dry_run)
+            query = f"select agentundo.track_schema(quote_ident(%s)::regnamespace{argument})"
+            _each(conn, query, [schema, *mode], dry_run)
+        after = _queries.capture_modes(conn)
         if not dry_run:
             _warn(conn, [row["relation"] for row in rows])
-    effect = {
-        "agent": "captured from now on: writes of agents",
-        "all": "captured from now on: every write",
-    }[capture]
-    _show(rows, effect, as_json=as_json, dry_run=dry_run)
+    for row in rows:
+        was = before.get(row["relation"])
+        now = (capture or was) if dry_run else after.get(row["relation"])
+        row["effect"] = _effect(was, now or "agent")
+    _show(rows, as_json=as_json, dry_run=dry_run)
+
+
+def _effect(was: str | None, now: str) -> str:
+    """Say what is captured of a table, and what was, where that is something else."""
+    words = {"agent": "writes of agents", "all": "every write"}
+    if was == now:
+        return f"captured as before: {words[now]}"
+    former = f" (was: {words[was]})" if was else ""
+    return f"captured from now on: {words[now]}{former}"
 
 
 def _warn(conn: Connection, tables: list[str]) -> None:
@@ -158,7 +172,7 @@ def untrack(
         if drop_history
         else "no longer captured; what was captured can still be undone"
     )
-    _show(rows, effect, as_json=as_json, dry_run=dry_run)
+    _show(_all(rows, effect), as_json=as_json, dry_run=dry_run)
 
 
 @click.command()
@@ -181,7 +195,7 @@ def sync(tables: tuple[str, ...], as_json: bool, dry_run: bool) -> None:
         query = _NAMES.format("agentundo.sync(%s::regclass)")
         for table in tables or (None,):
             rows += _each(conn, query, [table], dry_run)
-    _show(rows, "in step with its table", as_json=as_json, dry_run=dry_run)
+    _show(_all(rows, "in step with its table"), as_json=as_json, dry_run=dry_run)
 
 
 def _each(conn: Connection, query: str, arguments: list[Any], dry_run: bool) -> list[DictRow]:
@@ -195,14 +209,17 @@ def _each(conn: Connection, query: str, arguments: list[Any], dry_run: bool) -> 
     return with_retries(attempt, note=notice, attempts=ATTEMPTS, pause=PAUSE)
 
 
-def _show(rows: list[DictRow], effect: str, *, as_json: bool, dry_run: bool) -> None:
+def _all(rows: list[DictRow], effect: str) -> list[DictRow]:
+    return [{**row, "effect": effect} for row in rows]
+
+
+def _show(rows: list[DictRow], *, as_json: bool, dry_run: bool) -> None:
     if dry_run:
         notice("dry run: rolled back")
     if as_json:
-        print_json(rows)
+        print_json([{"relation": row["relation"]} for row in rows])
     else:
-        shown = [{**row, "effect": effect} for row in rows]
-        print_table(Screen.of(), shown, ["relation", "effect"], empty="no table")
+        print_table(Screen.of(), rows, ["relation", "effect"], empty="no table")
 
 
 COMMANDS = [track, untrack, sync]

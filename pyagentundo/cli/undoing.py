@@ -28,7 +28,7 @@ from pyagentundo.cli._plans import Plan
 from pyagentundo.cli._progress import progress
 from pyagentundo.cli._questions import can_ask, confirm
 from pyagentundo.cli._screen import Screen, printable
-from pyagentundo.cli._selection import Selection, selection_options
+from pyagentundo.cli._selection import Chosen, selection_options
 from pyagentundo.cli._tables import count
 from pyagentundo.errors import UndoConflict, translated
 
@@ -49,7 +49,7 @@ _CODES = {"partially_reverted": CONFLICT, "partially_redone": CONFLICT, "not_com
 @rows_option
 @dsn_option
 @json_option
-def plan(selection: Selection, by_row: bool, as_json: bool, **how: Any) -> None:
+def plan(selection: Chosen, by_row: bool, as_json: bool, **how: Any) -> None:
     """Show what a revert would do.
 
     Made for exactly these options, it changes nothing. The exit code is that of the revert: 3
@@ -76,7 +76,7 @@ def plan(selection: Selection, by_row: bool, as_json: bool, **how: Any) -> None:
 @_shows_plan
 @yes_option
 def revert(
-    selection: Selection,
+    selection: Chosen,
     by_row: bool,
     as_json: bool,
     dry_run: bool,
@@ -109,7 +109,7 @@ def revert(
             made = _plans.make(conn, planned)
             _ask(conn, made, planned, "Revert", ids, by_row=by_row, as_json=as_json)
         with (
-            _refusals(conn, as_json=as_json),
+            _refusals(conn, how, as_json=as_json),
             progress(conn, "reverting", made.seconds if made else None),
         ):
             result = _queries.undo(conn, "revert", how)
@@ -162,7 +162,7 @@ def redo(
             notice("only an operator or auditor is shown the plan of a redo")
             confirm(f"Redo {printable(invocation)}?", yes=yes)
         with (
-            _refusals(conn, as_json=as_json),
+            _refusals(conn, how, as_json=as_json),
             progress(conn, "redoing", made.seconds if made else None),
         ):
             result = _queries.undo(conn, "redo", {"invocation": invocation, **how})
@@ -197,10 +197,14 @@ def _show(
         whole = made.is_whole
         if as_json:
             print_json(made.counts)
+            for line in made.unread:
+                notice(line)
+            for one in made.uncovered:
+                notice(f"not tracked, stays as it is: {one}")
         else:
             _print_plan(conn, Screen.of(), made, how, by_row=by_row)
             if made.is_refused:
-                Screen.of().line(_way_out(how))
+                Screen.of().line(_hints.ways_out(how, made.conflicts))
     click.get_current_context().exit(OK if whole else CONFLICT)
 
 
@@ -236,8 +240,8 @@ def _ask(
     if made.is_refused:
         total = made.total("conflict")
         message = f"{count(total, 'row')} would be overwritten or break a constraint"
-        hint = _way_out(how)
         in_the_way = [one for one in made.conflicts if one["status"] == "conflict"]
+        hint = _hints.ways_out(how, in_the_way)
         if as_json:
             _print_refusal(message, in_the_way, total, hint)
         complain(f"{message}. Nothing was changed.", [], hint)
@@ -247,22 +251,22 @@ def _ask(
         confirm(f"{verb} {these}?", yes=False)
 
 
-def _way_out(how: dict[str, Any]) -> str:
-    return _hints.FORCE_FAILS if how["on_conflict"] == "force" else _hints.WAYS_OUT
-
-
 @contextmanager
-def _refusals(conn: Connection, *, as_json: bool) -> Iterator[None]:
-    """Say who wrote what stands in the way; programs get it as JSON."""
+def _refusals(conn: Connection, how: dict[str, Any], *, as_json: bool) -> Iterator[None]:
+    """Say who wrote what stands in the way, and what would help; programs get it as JSON."""
     try:
         with translated():
             yield
     except UndoConflict as error:
         rows = error.detail.get("conflicts", [])
         _queries.add_writers(conn, rows)
+        error.hint = _hints.ways_out(how, rows)
+        if error.total > len(rows):
+            error.hint += f" {_hints.LOOK}"
         if as_json:
-            hint = _hints.spoken(error.hint)
-            _print_refusal(error.message, rows, error.total, hint)
+            _print_refusal(error.message, rows, error.total, error.hint)
+        for line in _queries.unread(conn, sorted({str(row.get("relation")) for row in rows})):
+            notice(line)
         raise
     except psycopg.OperationalError as error:
         if conn.closed:
@@ -302,12 +306,14 @@ def _finish(
         # The answer has numbers only. What is left over is what a plan finds now.
         again = {**how, "invocations": result["invocations"], "on_conflict": "abort"}
         left = _plans.make(conn, again, by_row=True)
+    ids = result["invocations"] or how["invocations"]
+    uncovered = [] if redone else _queries.uncovered(conn, ids)
     if as_json:
-        skipped = {} if left is None else {"left": left.conflicts}
-        print_json({**result, "status": status, **skipped})
+        beside = {} if left is None else {"left": left.conflicts}
+        print_json({**result, "status": status, "uncovered": uncovered, **beside})
     else:
-        ids = result["invocations"] or how["invocations"]
-        _show_plan.show_outcome(Screen.of(), status, {**result, "invocations": ids}, left, redone)
+        about = {**result, "invocations": ids}
+        _show_plan.show_outcome(Screen.of(), status, about, left, redone, uncovered)
     click.get_current_context().exit(code)
 
 

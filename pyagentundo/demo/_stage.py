@@ -12,7 +12,7 @@ from typing import Any
 import click
 import psycopg
 
-from pyagentundo.cli._screen import Screen, columns_of, wrapped
+from pyagentundo.cli._screen import Screen, assumed_width, columns_of, wrapped
 from pyagentundo.errors import AgentUndoError
 
 #: Longer lines are hard to read, however wide the terminal.
@@ -63,7 +63,7 @@ class Stage:
         """
         self.typed("agentundo", *(shlex.quote(argument) for argument in arguments))
         # As on a terminal: what goes wrong stands where it went wrong, also in a pipe.
-        with redirect_stderr(sys.stdout):
+        with redirect_stderr(sys.stdout), assumed_width(_WIDEST):
             ended = self._main.main(list(arguments), prog_name="agentundo", standalone_mode=False)
         self.require((ended or 0) == code, f"The command ended with {ended or 0}, not with {code}.")
         if code:

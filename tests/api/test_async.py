@@ -81,6 +81,16 @@ def test_there_and_back(dsn: str, db: Connection) -> None:
 
 def test_tools(dsn: str, db: Connection) -> None:
     async def work(undo: AsyncAgentUndo, _: psycopg.AsyncConnection[Any]) -> None:
+        @undo.tool
+        async def win(deal: int, *, conn: psycopg.AsyncConnection[Any]) -> int:
+            await conn.execute("update deals set stage = 'Won' where id = %s", [deal])
+            return deal
+
+        assert await win(1) == 1
+        (call,) = await undo.log()
+        assert (call.tool, call.input, call.rows) == ("win", {"deal": 1}, 1)
+        await undo.revert(call.id)
+
         @undo.tool("move", tier="low")
         async def move(
             deal: int, stage: str, *, conn: psycopg.AsyncConnection[Any]
@@ -94,7 +104,7 @@ def test_tools(dsn: str, db: Connection) -> None:
         with undo.context(run="r", actor="bot"):
             answers = await asyncio.gather(*(move(n, "Won") for n in (1, 2, 3)), move(1, "bad"))
         assert answers == [{"deal": 1}, {"deal": 2}, {"deal": 3}, {"error": "no such stage"}]
-        assert {(i.tool, i.run, i.status) for i in await undo.log()} == {
+        assert {(i.tool, i.run, i.status) for i in await undo.log(tool="move")} == {
             ("move", "r", "committed"),
             ("move", "r", "failed"),
         }

@@ -256,6 +256,31 @@ def test_role_without_rights(
     assert isinstance(raised.value.__cause__, psycopg.errors.InsufficientPrivilege)
 
 
+@pytest.mark.parametrize(
+    ("kind", "ask", "needs"),
+    [
+        ("app", "get", "A member of agentundo_app asks undoable(), plan() and diff() with its"),
+        ("app", "check", "A member of agentundo_app asks undoable(), plan() and diff() with its"),
+        ("agent", "plan", "an agent's role may not, whatever else it is: use another one."),
+        ("agent", "revert", "an agent's role may not, whatever else it is: use another one."),
+        ("agent, agentundo_app", "undoable", "An agent's role may not, whatever else it is: use"),
+        ("auditor", "revert", "Members of agentundo_operator may, and of agentundo_app within"),
+        ("auditor", "record_effect", "Grant agentundo_app (tag, record, plan, revert within a"),
+    ],
+)
+def test_a_role_is_not_told_to_become_what_it_is(
+    db: Connection, connect: Connect, make_role: MakeRole, make_undo: MakeUndo,
+    kind: str, ask: str, needs: str,
+) -> None:  # fmt: skip
+    undo = make_undo(connect(user=make_role(member_of=f"agentundo_{kind}")))
+    without = {"check": [], "undoable": [], "record_effect": ["call", "mail"]}
+    arguments: list[str] = without.get(ask, ["call"])
+    with pytest.raises(NotPermitted) as raised:
+        getattr(undo, ask)(*arguments)
+    assert needs in hinted(raised.value)
+    assert "Grant agentundo_" not in hinted(raised.value) or "record" in ask
+
+
 def test_application_may_not_read_everybodys_log(
     undo: AgentUndo, db: Connection, connect: Connect, make_role: MakeRole, make_undo: MakeUndo
 ) -> None:

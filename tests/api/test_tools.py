@@ -255,10 +255,25 @@ def test_functions_that_cannot_be_wrapped(undo: AgentUndo) -> None:
         undo.tool()(by_position)
     assert raised.value.hint
     with pytest.raises(UsageError, match="on_error is 'no', neither 'rollback' nor 'keep'"):
-        undo.tool(on_error="no")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"name is .*, no text") as raised:
-        undo.tool(by_position)  # type: ignore[arg-type]
-    assert raised.value.hint == 'Write @undo.tool() or @undo.tool("name"), with parentheses.'
+        undo.tool(on_error="no")  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="name is 7, no text") as raised:
+        undo.tool(7)  # type: ignore[call-overload]
+    assert raised.value.hint == 'Write @undo.tool, or @undo.tool("name").'
+    with pytest.raises(UsageError, match="is a coroutine function"):
+        undo.tool(task)
+
+
+def test_without_parentheses(undo: AgentUndo, db: Connection) -> None:
+    @undo.tool
+    def win(deal: int, *, conn: Connection) -> dict[str, int]:
+        """Win a deal."""
+        conn.execute(SET, ["Won", deal])
+        return {"deal": deal}
+
+    assert win(1) == {"deal": 1}
+    assert (win.__name__, win.__doc__) == ("win", "Win a deal.")
+    (call,) = undo.log()
+    assert (call.tool, call.input, call.rows) == ("win", {"deal": 1}, 1)
 
 
 def test_threads_share_one(undo: AgentUndo, db: Connection, move: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from pyagentundo import AgentUndo, InvocationNotFound, Selection, UndoConflict
+from pyagentundo import AgentUndo, InvocationNotFound, Selection, UndoConflict, UsageError
 from tests.api.conftest import TABLE, MakeUndo
 from tests.conftest import Connection
 from tests.support.state import assert_same, snapshot
@@ -73,6 +73,40 @@ def test_plan_with_everything_in_it(undo: AgentUndo, db: Connection) -> None:
         "why",
         result.revert_id,
     )
+
+
+def test_plan_names_tables_that_are_not_tracked(undo: AgentUndo, db: Connection) -> None:
+    assert undo.plan(change(undo, "update deals set stage = 'Won'")).uncovered == ()
+    call = change(undo, "update deals set amount = 1; insert into scratch values (1)", run="r")
+    assert undo.plan(call).uncovered == ("public.scratch",)
+    assert undo.plan_run("r").uncovered == ("public.scratch",)
+    only_tagged = "tagged"
+    with undo.tag(None, only_tagged):
+        undo.connection().execute("insert into scratch values (1); update deals set amount = 2")
+    assert undo.plan(only_tagged).uncovered == (), "only of recorded calls it is known"
+
+
+def test_hints_are_in_the_words_of_python(undo: AgentUndo, db: Connection) -> None:
+    call = change(undo, "update deals set amount = 1 where id = 1")
+    db.execute("update deals set amount = 2 where id = 1")
+    with pytest.raises(UndoConflict) as raised:
+        undo.revert(call)
+    assert raised.value.message.startswith("1 row would overwrite later work")
+    assert raised.value.hint
+    assert "revert with merge=True (" in raised.value.hint
+    assert "on_conflict='skip'" in raised.value.hint
+    assert "See plan()." in raised.value.hint
+    assert "=>" not in raised.value.hint
+
+
+def test_too_many_rows_at_once(undo: AgentUndo, db: Connection) -> None:
+    call = change(undo, "update deals set amount = 1")
+    db.execute("update agentundo._setting set value = '2 rows' where name = 'largest_undo'")
+    with pytest.raises(
+        UsageError, match=r"^this undo is of 3 rows, more than are planned"
+    ) as raised:
+        undo.revert(call)
+    assert "Take its invocations back one by one" in str(raised.value.hint)
 
 
 def test_revert_and_redo(undo: AgentUndo, db: Connection) -> None:

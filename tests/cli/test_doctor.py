@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 
@@ -32,6 +33,47 @@ def test_status_counts_images_before_the_first_analyze(deals: Connection, cli: R
     deals.execute("truncate public.meetings")
     deals.execute("vacuum analyze")
     assert "public.meetings  agent" in cli("status").stdout
+
+
+def test_status_says_below_what_is_wrong(deals: Connection, cli: Run) -> None:
+    disable_capture(deals)
+    said = cli("status").stdout
+    assert re.search(r"\npublic\.deals .*  see below\n", said)
+    assert re.search(r"\npublic\.meetings .*  ok\n", said)
+    assert "\n\npublic.deals: trigger agentundo_update is disabled" in said
+
+
+def test_the_same_finding_is_said_once(bare_dsn: str, cli: Run, make_role: MakeRole) -> None:
+    """Who is no superuser installs without event triggers, of which there would be two."""
+    owner = make_role()
+    as_owner = ("--dsn", psycopg.conninfo.make_conninfo(bare_dsn, user=owner))
+    with psycopg.connect(bare_dsn, autocommit=True) as conn:
+        conn.execute(f"alter database {conn.info.dbname} owner to {owner}".encode())
+        cli("install", *as_owner)
+        said = cli("doctor", *as_owner).stdout
+        assert said.count("there is no such event trigger") == 1
+        assert "info: agentundo_ddl, agentundo_drop: there is no such event trigger" in said
+        assert len(loaded(cli("doctor", "--json", *as_owner))) > 1
+        cli("uninstall", "--yes", *as_owner)
+        conn.execute(f"alter database {conn.info.dbname} owner to {conn.info.user}".encode())
+
+
+@pytest.mark.parametrize("kind", ["operator", "auditor"])
+def test_doctor_says_whose_select_is_missing(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole, kind: str
+) -> None:
+    role = make_role(member_of=f"agentundo_{kind}")
+    deals.execute(f"grant select on public.meetings to {role}".encode())
+    blind = (
+        f"info: {role}: {role} may not read public.deals: plans, diffs and histories leave its"
+        f" rows' keys and values out\n    grant select on public.deals to {role};\n"
+    )
+    as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
+    assert blind in cli("doctor", *as_role).stdout
+    assert blind in cli("doctor", "--role", role).stdout
+    assert "may not read" not in cli("doctor").stdout
+    deals.execute(f"grant select on public.deals to {role}".encode())
+    assert "may not read" not in cli("doctor", *as_role).stdout
 
 
 def test_status_of_nothing(db: Connection, cli: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.cli.conftest import Run, loaded
+from tests.cli.conftest import Run, loaded, writes
 from tests.conftest import Connection, MakeRole
 
 
@@ -36,6 +36,21 @@ def test_grant_applied_says_so(db: Connection, cli: Run, make_role: MakeRole) ->
     assert said == f'granted: grant "agentundo_auditor" to "{role}";\n'
 
 
+def test_grant_says_whose_select_is_missing(
+    deals: Connection, cli: Run, make_role: MakeRole
+) -> None:
+    role = make_role()
+    missing = f"note: {role} may not read public.deals, public.meetings: plans, diffs and histories"
+    assert "may not read" not in cli("grant", role, "--as", "auditor").stderr
+    said = cli("grant", role, "--as", "auditor", "--apply").stderr
+    assert said.startswith(missing)
+    assert f"grant select on public.deals, public.meetings to {role};" in said
+    deals.execute(f"grant select on public.deals, public.meetings to {role}".encode())
+    assert cli("grant", role, "--as", "auditor", "--apply").stderr == ""
+    agent = make_role()
+    assert cli("grant", agent, "--as", "agent", "--apply").stderr == ""
+
+
 def test_grant_warns_of_what_does_not_go_together(
     db: Connection, cli: Run, make_role: MakeRole
 ) -> None:
@@ -64,7 +79,7 @@ def test_grant_to_nobody_and_by_nobody(
     operator = make_role(member_of="agentundo_operator")
     other = make_role()
     as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=operator))
-    result = cli("grant", other, "--as", "agent", "--apply", *as_role, code=1)
+    result = cli("grant", other, "--as", "agent", "--apply", *as_role, code=5)
     assert result.stdout == ""
     assert "error: " in result.stderr
     assert (
@@ -82,7 +97,7 @@ def test_grant_to_nobody_and_by_nobody(
 @pytest.mark.parametrize(
     ("command", "needs"),
     [
-        (["log"], "auditor or operator"),
+        (["log"], "auditor, operator or app"),
         (["show", "call-1"], "auditor or operator"),
         (["status"], "auditor or operator"),
         (["doctor"], "auditor or operator"),
@@ -98,7 +113,7 @@ def test_grant_to_nobody_and_by_nobody(
         (["purge", "--yes"], "operator"),
         (["erase", "public.deals", "1", "--reason", "r", "--yes"], "operator"),
         (["hold", "call-1", "--reason", "r"], "operator"),
-        (["exec"], "app or agent"),
+        (["exec"], "app, agent or operator"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -122,9 +137,19 @@ def test_an_app_is_told_what_is_not_for_it(
 ) -> None:
     role = make_role(member_of="agentundo_app")
     as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
-    result = cli("log", *as_role, code=5)
-    assert "permission denied for view invocations" in result.stderr
-    assert "For log a role has to be auditor or operator." in result.stderr
+    for command in (["status"], ["doctor"], ["events"], ["show", "call-1"]):
+        result = cli(*command, *as_role, code=5)
+        assert result.stderr.splitlines()[1] == (
+            f"  hint: For {command[0]} a role has to be auditor or operator. {role} is an app,"
+            " which sees one scope: use another role for it. An app asks log, plan and diff, each"
+            " with --scope."
+        )
+    for command in (["purge", "--yes"], ["track", "public.deals"], ["untrack", "public.deals"]):
+        result = cli(*command, *as_role, code=5)
+        assert f"{role} is an app, which sees one scope: use another role for it." in result.stderr
+        assert "agentundo grant" not in result.stderr
+    result = cli("plan", "--actor", "sales-bot", *as_role, code=5)
+    assert "Only operators and auditors may choose by role, actor, tool or time." in result.stderr
     result = cli("revert", "call-1", *as_role, code=5)
     assert "error: the application must say who reverts\n" in result.stderr
     assert "  hint: Say whose decision this is: --by PERSON.\n" in result.stderr
@@ -137,14 +162,36 @@ def test_agents_read_and_revert_nothing(
 ) -> None:
     role = make_role(member_of="agentundo_agent")
     as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
-    for command in (["plan", "call-1"], ["revert", "call-1", "--by", "me"], ["log"]):
-        assert "permission denied" in cli(*command, *as_role, code=5).stderr
-    deals.execute(f"grant agentundo_app to {role}")
-    result = cli("diff", "call-1", *as_role, code=5)
-    assert (
-        'hint: Run "agentundo grant ROLE --as auditor --apply" as a role that may' in result.stderr
-    )
-    result = cli("revert", "call-1", "--by", "me", *as_role, code=5)
-    assert (
-        'Use a role that was granted it with "agentundo grant ROLE --as operator"' in result.stderr
-    )
+    asked = (["diff", "call-1"], ["revert", "call-1", "--by", "me"], ["log"], ["plan", "call-1"])
+    # To be an app as well does not help.
+    for also in ("", f"grant agentundo_app to {role}"):
+        deals.execute(also.encode())
+        for command in asked[:3] if also else asked:
+            said = cli(*command, *as_role, code=5).stderr
+            assert (
+                f"  hint: {role} is an agent's role, and agents neither read nor revert, whatever"
+                f" else they are. For {command[0]} another role is needed: "
+            ) in said
+            assert "agentundo grant" not in said
+
+
+def test_an_app_lists_what_is_undoable_in_its_scope(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole
+) -> None:
+    role = make_role(member_of="agentundo_app")
+    as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
+    writes(deals, "call-3", "update public.deals set amount = 3", scope="acme", run="run-3")
+    writes(deals, "call-4", "update public.deals set amount = 4", scope="other", run="run-4")
+    told = loaded(cli("log", "--scope", "acme", "--json", *as_role))
+    assert [(one["id"], one["status"], one["undoable"]) for one in told] == [
+        ("call-3", "undoable", True)
+    ]
+    cli("revert", "call-4", "--scope", "other", "--by", "Dana", *as_role)
+    told = loaded(cli("log", "--scope", "other", "--run", "run-4", "--json", *as_role))
+    assert [(one["id"], one["status"]) for one in told] == [("call-4", "already_reverted")]
+    said = cli("log", *as_role)
+    assert said.stderr == "note: only what belongs to no scope; --scope names one\n"
+    assert "call-1" in said.stdout
+    assert "call-3" not in said.stdout
+    said = cli("log", "--role", role, *as_role, code=5)
+    assert "Only operators and auditors may choose by role." in said.stderr

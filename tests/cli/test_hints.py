@@ -47,8 +47,8 @@ def test_calls_become_commands(hint: str, said: str) -> None:
 
 def test_no_hint_stays_no_hint() -> None:
     assert spoken(None, "log") is None
-    assert missing_right("sql") is None
-    assert missing_right(None) is None
+    assert missing_right("sql", None) is None
+    assert missing_right(None, None) is None
 
 
 def hints() -> Iterator[str]:

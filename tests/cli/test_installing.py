@@ -29,9 +29,13 @@ def test_install_upgrade_uninstall(bare_dsn: str, cli: Run) -> None:
 
 
 def test_install_over_kept_history(deals: Connection, cli: Run) -> None:
-    cli("uninstall", "--keep-history", "--yes")
+    installed = f"agentundo {__version__} (schema version 1)"
+    said = cli("uninstall", "--keep-history", "--yes").stdout
+    assert said == f"removed: {installed}; what was captured is still here\n"
     assert "agentundo is not installed" in cli("log", code=4).stderr
-    assert cli("install").stdout.endswith(NEXT)
+    again = cli("install")
+    assert again.stdout == f"installed: {installed}\n{NEXT}"
+    assert again.stderr == ""
     cli("track", "public.deals", "public.meetings")
     assert cli("install").stdout.endswith("2 tables tracked. Next: agentundo doctor\n")
     cli("revert", "call-1")
@@ -75,14 +79,14 @@ def test_missing_rights_say_what_to_grant(
     bare_dsn: str, dsn: str, cli: Run, make_role: MakeRole
 ) -> None:
     role = make_role()
-    result = cli("install", "--dsn", psycopg.conninfo.make_conninfo(bare_dsn, user=role), code=1)
+    result = cli("install", "--dsn", psycopg.conninfo.make_conninfo(bare_dsn, user=role), code=5)
     name = psycopg.conninfo.conninfo_to_dict(bare_dsn)["dbname"]
     assert result.stderr == (
         f"error: permission denied for database {name}. Nothing was changed.\n"
         "  hint: The installing role needs CREATE on the database. Its owner or a superuser can"
         f" run: grant create on database {name} to {role};\n"
     )
-    result = cli("upgrade", "--dsn", psycopg.conninfo.make_conninfo(dsn, user=role), code=1)
+    result = cli("upgrade", "--dsn", psycopg.conninfo.make_conninfo(dsn, user=role), code=5)
     assert (
         "  hint: agentundo is in this database already: run it as the role that installed it, or as"
         " a superuser.\n"

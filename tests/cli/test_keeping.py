@@ -23,7 +23,7 @@ def test_purge(deals: Connection, cli: Run) -> None:
         "purged: 0 invocations, 0 changes, 0 row images older than the setting retention\n"
     )
     dry = cli("purge", "--older-than", "0 seconds", "--dry-run")
-    expected = "purged: 2 invocations, 2 changes, 3 row images older than 00:00:00\n"
+    expected = "purged: 2 invocations, 2 changes, 3 row images older than 0 seconds\n"
     assert (dry.stdout, dry.stderr) == (expected, "note: dry run: rolled back\n")
     assert images(deals) == 3
     gone = loaded(cli("purge", "--older-than", "0 seconds", "--yes", "--json"))
@@ -41,7 +41,7 @@ def test_purge_of_an_age_below_nothing(deals: Connection, cli: Run) -> None:
 def test_what_is_for_good_is_asked_or_refused(deals: Connection, dsn: str) -> None:
     erase = ["erase", "public.deals", "D-881", "--reason", "request 7"]
     for command, question in (
-        (["purge", "--older-than", "0 s"], "Delete history older than 00:00:00 for good?"),
+        (["purge", "--older-than", "0 s"], "Delete history older than 0 s for good?"),
         (["purge"], "Delete history older than the setting retention for good?"),
         (erase, "Erase the history of public.deals id=D-881 for good?"),
     ):

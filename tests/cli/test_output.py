@@ -44,6 +44,13 @@ def test_help_ends_with_an_example(name: str, command: click.Command) -> None:
     assert inspect.cleandoc(command.help).partition("\n")[0].endswith(".")
 
 
+def test_help_of_all_says_whole_what_each_command_does() -> None:
+    session = on_terminal("--help", columns=80)
+    said = session.text.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(said) == len(main.commands)
+    assert [line for line in said if not line.endswith(".") or line.endswith("...")] == []
+
+
 def test_help_of_all_tells_the_exit_codes() -> None:
     said = CliRunner().invoke(main, ["--help"]).stdout
     for code in range(6):

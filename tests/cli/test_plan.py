@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+import psycopg
 import pytest
 
 from tests.cli.conftest import TABLES, Run, loaded, writes
-from tests.conftest import Connection
+from tests.conftest import Connection, MakeRole
 from tests.support.state import assert_same, snapshot
 
 pytestmark = pytest.mark.core
@@ -63,6 +64,90 @@ def test_tables_that_are_not_tracked_are_named(deals: Connection, cli: Run, also
         deals.execute("select agentundo.commit_invocation('call-3')")
     said = cli("plan", "call-3").stdout
     assert "\nCannot be undone:\n- public.people: not tracked, stays as it is\n" in said
+
+
+def test_a_revert_names_tables_that_are_not_tracked(deals: Connection, cli: Run) -> None:
+    deals.execute("create table public.people (name text)")
+    for call, tracked in (("call-3", True), ("call-4", False)):
+        deals.execute("select agentundo.record_invocation(%s)", [call])
+        with deals.transaction():
+            deals.execute("select agentundo.tag(%s)", [call])
+            deals.execute("insert into public.people values ('Eve')")
+            if tracked:
+                deals.execute("update public.deals set stage = 'Lost'")
+            deals.execute("select agentundo.commit_invocation(%s)", [call])
+    said = cli("plan", "call-4", "--json")
+    assert loaded(said) == []
+    assert said.stderr == "note: not tracked, stays as it is: public.people\n"
+    for call, begins in (("call-3", "reverted: call-3, 2 rows"), ("call-4", "nothing to revert: ")):
+        said = cli("revert", call)
+        assert said.stdout.startswith(begins)
+        assert said.stdout.endswith("not tracked, stays as it is: public.people\n")
+        assert loaded(cli("revert", call, "--json"))["uncovered"] == ["public.people"]
+
+
+def test_whose_select_is_missing_is_said(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole
+) -> None:
+    role = make_role(member_of="agentundo_operator")
+    as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
+    blind = f"{role} may not read public.deals: keys, values and names are left out.\n"
+    said = cli("plan", "call-1", *as_role).stdout
+    assert "   a row of public.deals: put it back\n" in said
+    assert f"\n\n{blind}\n1 row in 1 table, " in said
+    assert cli("plan", "call-1", "--json", *as_role).stderr == f"note: {blind}"
+    deals.execute("update public.deals set stage = 'Mine' where id = 'D-881'")
+    assert f"note: {blind}" in cli("revert", "call-1", *as_role, code=3).stderr
+    deals.execute(f"grant select (id) on public.deals to {role}".encode())
+    said = cli("plan", "call-1", *as_role, code=3).stdout
+    assert "- public.deals (id=D-881): row_changed" in said
+    assert f"{role} may not read all columns of public.deals: those are left out.\n" in said
+    deals.execute(f"grant select on public.deals to {role}".encode())
+    assert "may not read" not in cli("plan", "call-1", *as_role, code=3).stdout
+    assert "may not read" not in cli("plan", "call-1", code=3).stdout
+
+
+def test_columns_that_are_gone_do_not_come_back(deals: Connection, cli: Run) -> None:
+    deals.execute(
+        "create table public.notes (id int primary key, a text, b text, c text);"
+        "insert into public.notes values (1, 'a', 'b', 'c'), (2, 'a', 'b', 'c');"
+        "select agentundo.track('public.notes')"
+    )
+    writes(deals, "call-3", "update public.notes set a = 'x', b = 'y' where id = 1", run="b")
+    writes(deals, "call-4", "update public.notes set b = 'y' where id = 2", run="c")
+    writes(deals, "call-5", "delete from public.notes where id = 2", run="d")
+    deals.execute("alter table public.notes drop column b")
+    line = "   public.notes id=1: a x → a, not b, whose column is gone\n"
+    assert line in cli("plan", "call-3").stdout
+    assert line in cli("plan", "call-3", "--rows").stdout
+    line = "   bring back public.notes id=2 (a=a, c=c), not b, whose column is gone\n"
+    assert line in cli("plan", "call-5").stdout
+    cli("revert", "call-5")
+    assert "   public.notes id=2: not b, whose column is gone\n" in cli("plan", "call-4").stdout
+
+
+def test_calls_that_wrote_nothing_are_no_actions(deals: Connection, cli: Run) -> None:
+    deals.execute(
+        "select agentundo.record_invocation('call-3', run => 'run-42', tool => 'bad');"
+        "select agentundo.fail_invocation('call-3', 'no such deal')"
+    )
+    cli("revert", "call-2")
+    said = cli("plan", "--run", "run-42").stdout
+    assert said.startswith("Undo 1 action by sales-bot for Dana:\n\n1. crm (call-1, ")
+    assert "bad" not in said
+    assert "call-2" not in said
+
+
+def test_nobody_is_named_where_nobody_is_known(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole
+) -> None:
+    with deals.transaction():
+        deals.execute("select agentundo.tag('call-3')")
+        deals.execute("update public.deals set stage = 'Lost'")
+    role = make_role(member_of="agentundo_app")
+    as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
+    assert cli("plan", "call-3", *as_role).stdout.startswith("Undo 1 action:\n")
+    assert cli("plan", "call-3").stdout.startswith(f"Undo 1 action by {deals.info.user}:\n")
 
 
 def test_rows_that_come_back_and_numbers_as_the_database_shows_them(
@@ -256,7 +341,45 @@ def test_even_force_does_not_break_constraints(deals: Connection, cli: Run) -> N
         "insert into public.meetings values (9, 'D-9', 'Lunch')"
     )
     said = cli("plan", "call-4", "--on-conflict", "force", code=3).stdout
-    assert "Even force does not break constraints: revert or change what stands in" in said
+    assert said.endswith(
+        "\nEven force does not break constraints. Revert or change what stands in the way first, or"
+        " instead use --on-conflict skip (leaves these rows) or --on-conflict cascade (takes later"
+        " agent work back first).\n"
+    )
+
+
+def ways(text: str) -> set[str]:
+    """Return the options that the last line offers."""
+    return set(re.findall(r"--merge|skip|cascade|force", text.splitlines()[-1]))
+
+
+def test_only_what_may_help_is_offered(deals: Connection, cli: Run) -> None:
+    everything = {"--merge", "skip", "cascade", "force"}
+    deals.execute("update public.deals set stage = 'Mine' where id = 'D-881'")
+    assert ways(cli("plan", "call-1", code=3).stdout) == everything
+    for given in (["--merge"], ["--on-conflict", "cascade"]):
+        offered = everything - {given[-1]}
+        assert ways(cli("plan", "call-1", *given, code=3).stdout) == offered
+        assert ways(cli("revert", "call-1", *given, code=3).stderr) == offered
+        answer = loaded(cli("revert", "call-1", "--json", *given, code=3))
+        assert ways(answer["hint"]) == offered
+    # Neither merge nor force brings a row back without the row that it refers to.
+    writes(deals, "call-4", "insert into public.deals values ('D-9', 'New', 1)", run="c")
+    deals.execute(
+        "alter table public.meetings add foreign key (deal) references public.deals;"
+        "insert into public.meetings values (9, 'D-9', 'Lunch')"
+    )
+    said = cli("plan", "call-4", code=3).stdout
+    assert ways(said) == {"skip", "cascade"}
+    assert "\nRevert or change what stands in the way first, or add --on-conflict skip" in said
+    deals.execute("select agentundo.erase('public.meetings', '{\"id\": 1}', 'request 1')")
+    assert ways(cli("plan", "call-2", code=3).stdout) == {"skip"}
+
+
+def test_no_cascade_takes_a_persons_work_back(deals: Connection, cli: Run) -> None:
+    deals.execute("select agentundo.track('public.deals', 'all')")
+    deals.execute("update public.deals set stage = 'Mine' where id = 'D-881'")
+    assert ways(cli("plan", "call-1", code=3).stdout) == {"--merge", "skip", "force"}
 
 
 def test_merge_puts_the_agents_columns_back(deals: Connection, cli: Run) -> None:

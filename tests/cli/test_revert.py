@@ -86,6 +86,7 @@ def test_conflict_is_3_and_says_who_and_the_ways_out(deals: Connection, cli: Run
         f"  public.deals (id=D-881): row_changed [stage] - changed since by {deals.info.user} at "
     ) in result.stderr
     assert "  hint: Add --merge (puts back only" in result.stderr
+    assert "--on-conflict force (overwrites" in result.stderr
     assert "--on-conflict skip (leaves these rows)" in result.stderr
     assert "=>" not in result.stderr
     assert "agentundo.plan" not in result.stderr
@@ -132,7 +133,7 @@ def test_partial_is_3_and_says_which_rows(deals: Connection, cli: Run) -> None:
     assert said.startswith(
         "partially reverted: 2 invocations, 1 row removed, 1 row left as it is\nrevert id: "
     )
-    assert "\nIn the way, 1 row:\n- public.deals (id=D-881): row_changed [stage] - changed" in said
+    assert "\nLeft as it is, 1 row:\n- public.deals (id=D-881): row_changed [stage]" in said
     assert deals.execute("select count(*) from public.meetings").fetchone() == (0,)
     again = loaded(cli("revert", *options, "--json", code=3))
     assert (again["status"], again["rows_skipped"]) == ("partially_reverted", 1)
@@ -162,7 +163,7 @@ def test_even_force_leaves_constraints_whole(deals: Connection, cli: Run) -> Non
     force = ("--on-conflict", "force", "--by", "dana", "--reason", "wrong deal")
     said = cli("revert", "call-4", *force, code=3).stderr
     assert "public.deals (id=D-9): has_dependents" in said
-    assert "  hint: Even force does not break constraints: revert or change" in said
+    assert "  hint: Even force does not break constraints. Revert or change" in said
 
 
 def test_merge_and_cascade_by_their_options(deals: Connection, cli: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import sys
 import time
@@ -149,12 +150,72 @@ def test_an_agents_role_is_told_the_id_and_gets_its_programs_exit_code(
         said = as_program("exec", "--dsn", as_role, *program(statement))
         assert said.returncode == code
         told = re.search(
-            rf"ended with {code}\. What it wrote is tagged {ID}; this role cannot look:"
-            r" permission denied for function undoable\n"
-            r"an operator takes it back: agentundo revert (\S+)\n",
+            rf"ended with {code}\. What it wrote is tagged {ID}; {role} is an agent's role and may"
+            r" not look\nask an operator to take it back: agentundo revert (\S+)\n$",
             said.stderr,
         )
         assert told, said.stderr
         assert told[1] == told[2]
     found = deals.execute("select rows from agentundo.invocations where id !~ '^call'").fetchall()
     assert [tuple(row) for row in found] == [(2,)]
+
+
+def test_whatever_goes_wrong_afterwards_the_exit_code_is_the_programs(
+    deals: Connection, dsn: str, make_role: MakeRole
+) -> None:
+    """Who takes a lost connection for a failure of the program runs it again, and adds twice."""
+    role = make_role(member_of="agentundo_app")
+    deals.execute(f"grant select, update on deals to {role}".encode())
+    shut = (
+        "import sys, psycopg\n"
+        "psycopg.connect('').execute('update deals set amount = 1').connection.commit()\n"
+        "conn = psycopg.connect(sys.argv[1], autocommit=True)\n"
+        f"conn.execute('alter role {role} nologin')\n"
+        "sys.exit(7)"
+    )
+    as_role = psycopg.conninfo.make_conninfo(dsn, user=role)
+    said = as_program("exec", "--dsn", as_role, "--", sys.executable, "-c", shut, dsn)
+    assert said.returncode == 7
+    assert re.search(
+        rf"ended with 7\. What it wrote is tagged {ID}; what of it was captured could not be looked"
+        rf" up: .*{role}.*\nask an operator to take it back: agentundo revert \S+\n$",
+        said.stderr,
+    ), said.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--for", "Dana Q."], ["--scope", "acme"]])
+def test_an_app_is_offered_what_an_app_may(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole, options: list[str]
+) -> None:
+    role = make_role(member_of="agentundo_app")
+    deals.execute(f"grant select, update on deals to {role}".encode())
+    as_role = psycopg.conninfo.make_conninfo(dsn, user=role)
+    wrote = program("update deals set amount = 1")
+    said = as_program("exec", "--dsn", as_role, *options, "--", *wrote)
+    offered = said.stderr.splitlines()[-1]
+    if not options:
+        assert re.fullmatch(rf"ask an operator to take it back: agentundo revert {ID}", offered)
+        return
+    command = offered.partition(": agentundo ")[2].replace("PERSON", "olaf")
+    if options[0] == "--scope":
+        assert offered.startswith("an owner of the scope takes it back: ")
+        deals.execute("select agentundo.set_scope_owner('acme', 'olaf')")
+    assert "reverted: " in cli(*shlex.split(command), "--dsn", as_role).stdout
+
+
+def test_a_program_that_tags_itself_is_found_under_its_own_id(
+    deals: Connection, dsn: str, make_role: MakeRole
+) -> None:
+    tags = ("select agentundo.tag('inner one')", "update deals set amount = 1")
+    app = make_role(member_of="agentundo_app")
+    deals.execute(f"grant select, update on deals to {app}".encode())
+    for user, whose in ((None, f"by {deals.info.user}"), (app, "in this scope")):
+        address = psycopg.conninfo.make_conninfo(dsn, **({"user": user} if user else {}))
+        said = as_program("exec", "--dsn", address, *program(*tags)).stderr
+        assert re.fullmatch(
+            rf"python\S* ended with 0\. Nothing was captured under {ID}\.\n"
+            rf"Written meanwhile {whose}, under other ids:\n"
+            r"  inner one: \d rows\n"
+            r"A program that tags itself is captured under its own ids: agentundo revert ID\n",
+            said,
+        ), said

@@ -13,10 +13,38 @@ pytestmark = pytest.mark.core
 
 
 def test_track_says_what_it_did(deals: Connection, cli: Run) -> None:
+    deals.execute("create table public.notes (id int primary key)")
+    said = cli("track", "public.notes").stdout.splitlines()
+    assert said[2] == "public.notes  captured from now on: writes of agents"
     said = cli("track", "deals", "--capture", "all").stdout.splitlines()
-    assert said[2] == "public.deals  captured from now on: every write"
+    assert said[2] == "public.deals  captured from now on: every write (was: writes of agents)"
+    said = cli("track", "deals", "--capture", "all").stdout.splitlines()
+    assert said[2] == "public.deals  captured as before: every write"
+    said = cli("track", "deals", "--capture", "agent", "--dry-run").stdout.splitlines()
+    assert said[2] == "public.deals  captured from now on: writes of agents (was: every write)"
+    assert modes(deals)["public.deals"] == "all"
+    said = cli("track", "deals", "--capture", "agent").stdout.splitlines()
+    assert said[2] == "public.deals  captured from now on: writes of agents (was: every write)"
+
+
+def modes(conn: Connection) -> dict[str, str]:
+    return dict(conn.execute("select relation, capture from agentundo.tracked").fetchall())
+
+
+def test_track_again_keeps_the_mode(deals: Connection, cli: Run) -> None:
+    """The mode is a default that nobody typed; whoever tracks the whole schema means no table."""
+    (arguments,) = deals.execute(
+        "select pg_get_function_arguments('agentundo.track'::regproc)"
+    ).fetchone() or ("",)
+    if "capture text DEFAULT NULL" not in arguments:
+        pytest.skip("agentundo.track() of this schema has a mode as its default")
+    cli("track", "public.deals", "--capture", "all")
     said = cli("track", "public.deals").stdout.splitlines()
-    assert said[2] == "public.deals  captured from now on: writes of agents"
+    assert said[2] == "public.deals  captured as before: every write"
+    whole = cli("track", "--schema", "public").stdout
+    assert "public.deals     captured as before: every write\n" in whole
+    assert "public.meetings  captured as before: writes of agents\n" in whole
+    assert modes(deals) == {"public.deals": "all", "public.meetings": "agent"}
 
 
 def test_track_warns_of_rows_that_go_along_uncaptured(db: Connection, cli: Run) -> None:

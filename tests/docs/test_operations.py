@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Connect, Connection
 from tests.support import pages
 from tests.support.servers import Server
-from tests.support.undo import revert, rows, write
+from tests.support.undo import PlanRow, plan, revert, rows, write
 
 LOCKS = """\
 select distinct l.mode from pg_locks l
@@ -123,6 +123,36 @@ def test_one_schema_with_the_history(
         assert rows(copy, "select * from app.deals order by id") == [(1, "Open"), (2, "Open")]
         missing = "select object from agentundo.check() where severity = 'info' order by 1"
         assert rows(copy, missing) == [("agentundo_ddl",), ("agentundo_drop",)]
+
+
+def by_id(found: list[PlanRow]) -> dict[int, PlanRow]:
+    return {(row.key or {})["id"]: row for row in found}
+
+
+def test_what_a_restored_copy_knows(
+    app: Connection, dsn: str, server: Server, bare_dsn: str
+) -> None:
+    """What the table on the page says of cascade, names, versions and rewritten rows."""
+    app.execute("select agentundo.track('app.deals', 'all')")
+    write(app, "call-2", "update app.deals set stage = 'Lost' where id = 1")
+    app.execute("update app.deals set stage = stage where id = 2")
+    before = by_id(plan(app, "call-1"))
+    assert (before[1].reason, before[2].reason) == ("row_changed", "row_rewritten")
+    assert by_id(plan(app, "call-1", on_conflict="cascade"))[1].status == "ok"
+
+    restored(server, dsn, bare_dsn, "app", "agentundo", "agentundo_history")
+    with psycopg.connect(bare_dsn, autocommit=True) as copy:
+        copy.execute("select agentundo.sync()")
+        after = by_id(plan(copy, "call-1", on_conflict="cascade"))
+        assert (after[1].status, after[1].reason) == ("conflict", "row_changed")
+        assert (after[2].status, after[2].reason) == ("ok", None)
+        history = (
+            "select invocation, version from agentundo.row_history('app.deals', '{\"id\": 1}')"
+        )
+        assert rows(copy, history) == [("call-1", None), ("call-2", None)]
+        # The way out that the page names.
+        assert revert(copy, ["call-1", "call-2"]).status == "reverted"
+        assert rows(copy, "select * from app.deals order by id") == [(1, "Open"), (2, "Open")]
 
 
 def test_one_schema_without_our_triggers(

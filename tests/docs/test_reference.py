@@ -12,7 +12,7 @@ import pytest
 
 import pyagentundo
 from pyagentundo import errors, results
-from pyagentundo.cli import _failures, main
+from pyagentundo.cli import _failures, _reasons, main
 from tests.conftest import Connection
 from tests.support import pages
 from tests.support.undo import rows
@@ -176,8 +176,12 @@ def test_standard_sqlstates_have_the_class_that_is_said() -> None:
 
 
 def test_exit_codes_of_errors() -> None:
-    said = text_of("errors.md")
-    assert "3 for UN001, 4 for UN009, 5 for UN003 to\nUN007 and UN010, 1 for the others" in said
+    said = " ".join(text_of("errors.md").split())
+    assert (
+        "3 for `UndoConflict`, 4 for `VersionMismatch` and `NotInstalled`, 5 for UN003 to UN007,"
+        " `InvocationClosed`, `InvocationPending` and a missing right (42501), 2 for wrong options,"
+        " 1 for the others."
+    ) in said
     codes = {cls.sqlstate: code for cls, code in _failures._EXIT_CODES}
     assert codes == {"UN001": 3, "UN009": 4} | dict.fromkeys(
         ("UN003", "UN004", "UN005", "UN006", "UN007", "UN010"), 5
@@ -189,9 +193,9 @@ def test_every_reason_action_and_status() -> None:
     doc = results.PlanRow.__doc__ or ""
     actions = re.findall(r"``(\w+)``", doc.partition("action:")[2].partition("status:")[0])
     statuses = re.findall(r"``(\w+)``", doc.partition("status:")[2].partition("reason:")[0])
-    assert found == [*actions, *statuses, *_failures.REASONS]
+    assert found == [*actions, *statuses, *_reasons.REASONS]
     reasons = (results.Conflict.__doc__ or "").partition("reason:")[2].partition("columns:")[0]
-    assert set(re.findall(r"``(\w+)``", reasons)) == set(_failures.REASONS)
+    assert set(re.findall(r"``(\w+)``", reasons)) == set(_reasons.REASONS)
 
 
 def _tables(page: str, heading: str) -> list[list[str]]:

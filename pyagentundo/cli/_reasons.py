@@ -1,0 +1,19 @@
+"""Why a row cannot go back, in words."""
+
+from __future__ import annotations
+
+#: What the reasons of a plan mean. Those of `WRITTEN` are somebody's writes.
+REASONS = {
+    "row_changed": "changed since",
+    "row_rewritten": "written again since, with the same values,",
+    "row_deleted": "deleted since",
+    "row_exists": "a row with this key was made since",
+    "unique_taken": "another row has its unique value now",
+    "has_dependents": "other rows refer to it",
+    "missing_parent": "the row that it refers to is not there",
+    "schema_changed": "its former values do not fit the table any more",
+    "constraint": "a constraint does not let it back",
+    "not_visible": "you may not see this row",
+    "erased": "its history was erased",
+}
+WRITTEN = ("row_changed", "row_rewritten", "row_deleted", "row_exists")
