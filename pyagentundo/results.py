@@ -392,7 +392,7 @@ class HistoryRow:
         invocation: the call that wrote it; None for a person's write.
         run: its run.
         actor: the agent.
-        role: the database role.
+        role: the database role; None in a scope that the caller does not see.
         operation: ``insert``, ``update`` or ``delete``.
         at: when.
         columns: the columns that changed.
@@ -406,7 +406,7 @@ class HistoryRow:
     invocation: str | None
     run: str | None
     actor: str | None
-    role: str
+    role: str | None
     operation: str
     at: datetime
     columns: tuple[str, ...]

@@ -246,7 +246,7 @@ $body$ select $sql$,
     select max(f.change) as change, {{h_keys}}
     from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change)
     where f.tracked = $9[4]::int and f.change > (select min(change) from change) and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
-      and exists (select from suspect)
+      and exists (select from suspect) and not exists (select from undone u where u.change = f.change and {{of_undone}})
     group by {{h_keys}}),
   judged as materialized (
     select compared.*, matches and not written_again and (by_value or version = own_version or version = any (versions)

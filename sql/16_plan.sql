@@ -115,6 +115,28 @@ $body$
   where c.invocation <> all (ids)
 $body$;
 
+-- Is a change somebody's own write that still stands in one row? Not what an undo put back, and not what was undone
+-- there: wholly, or in that row alone, by an undo that left others as they were. A condition over the change c
+-- and the key columns of k, as text.
+create or replace function agentundo._stands_in_row_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$(not c.void
+    and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid)
+    and not exists (
+      select from agentundo._revert v
+      where v.invocations @> array[c.invocation] and v.standing and v.number > c.change
+        and (not v.reopened and exists (select from agentundo._reverted u where u.change = c.change and u.revert = v.id)
+          or exists (
+            select from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_row}}
+            where f.invocation = v.id and f.xid = v.xid and f.tracked = c.tracked)
+          and not exists (
+            select from agentundo._revert w join agentundo._change f on f.invocation = w.id and f.xid = w.xid and f.tracked = c.tracked
+            join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_row}}
+            where w.invocations @> array[v.id] and w.standing and w.number > v.number))))$sql$,
+    jsonb_build_object('history', t.history, 'of_row', agentundo._same_key(t.id, 'h', 'k')))
+$body$;
+
 -- Who wrote what stands in the way, as far as it was tagged: the invocations that cascade takes along.
 create or replace function agentundo._blockers(ids text[], d agentundo._decision[], scope text) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
@@ -128,25 +150,49 @@ declare
 begin
   for t in select * from agentundo._tracked x where x.relation is not null and x.id in (select y.tracked from unnest(d) y where y.status = 'conflict') loop
     -- the last writer of the row itself
+    same_key := agentundo._same_key(t.id, 'h', 'k');
     select * into more from agentundo._look(format($sql$
       select array_agg(distinct c.invocation)
       from unnest($1) x
       join lateral (select r.xmin::text::bigint as version from %s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
       join agentundo._change c on c.tracked = x.tracked and c.change > x.change and c.xmin::text::bigint = r.version
-      where x.tracked = %s and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$,
+      where x.tracked = %s and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$
+        || case when same_key is not null then ' and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid)' else '' end,
       agentundo._from(t), t.id), null, d) as found (invocations text[]);
     found := found || coalesce(more, '{}');
-    -- who deleted it, or wrote in between two of ours
-    same_key := agentundo._same_key(t.id, 'h', 'k');
     if same_key is not null then
+      -- and where that was an undo, which has only put back what was there: who of those that stand wrote before
+      select * into more from agentundo._look(agentundo._fill($sql$
+        with suspect as materialized (
+          select x.place, x.change, coalesce(x.after, x.before) as image
+          from unnest($1) x
+          join lateral (select r.xmin::text::bigint as version from {{table}} r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
+          where x.tracked = {{id}} and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')
+            and exists (
+              select from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
+              where c.tracked = {{id}} and c.xmin::text::bigint = r.version)),
+        writer as (
+          select distinct on (s.place) c.invocation
+          from suspect s
+          join lateral (select * from {{history}} k where k.ctid = s.image offset 0) k on true
+          join agentundo._change c on c.tracked = {{id}} and c.change > s.change and c.change <> all ($6)
+          join {{history}} h on h._change = coalesce(c.source, c.change) and {{same_key}}
+          where {{stands}}
+          order by s.place, c.change desc)
+        select array_agg(distinct w.invocation) from writer w$sql$, jsonb_build_object(
+          'table', agentundo._from(t), 'history', t.history, 'id', t.id, 'same_key', same_key, 'stands', agentundo._stands_in_row_sql(t))),
+        null, d, e => uncovered) as found (invocations text[]);
+      found := found || coalesce(more, '{}');
+      -- who deleted it, or wrote in between two of ours
       select * into more from agentundo._look(format($sql$
         select array_agg(distinct c.invocation)
         from unnest($1) x
         join lateral (select * from %1$s k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
-        join agentundo._change c on c.tracked = x.tracked and not c.void and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
+        join agentundo._change c on c.tracked = x.tracked and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
          and (c.change > x.change or x.detail ? 'segments')
         join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
-        where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, t.history, same_key, t.id, ids),
+        where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments') and %5$s$sql$,
+        t.history, same_key, t.id, ids, agentundo._stands_in_row_sql(t)),
         null, d, e => uncovered) as found (invocations text[]);
       found := found || coalesce(more, '{}');
     end if;
@@ -180,6 +226,124 @@ begin
       and not exists (select from agentundo._revert v where v.id = any (ids) and f = any (v.invocations))
       and agentundo._uncovered(array[f]) <> '{}'
     order by f);
+end
+$body$;
+
+-- One transaction back in the walk below: the values that it found, if it left those that stand; null if it did not.
+-- All of its changes of the row are one step: a trigger's comes before that of the statement which fired it.
+create or replace function agentundo._step_back(stands jsonb, traced text[], was jsonb[], became jsonb[]) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case when bool_and(w.linked) then coalesce(jsonb_object_agg(w.name, w.value) filter (where w.value is not null), '{}') end
+  from (
+    select name, exists (select from unnest(became) j where (j -> name)::text is not distinct from (stands -> name)::text) as linked,
+      case when surplus.n = 0 then stands -> name else surplus.value::jsonb end as value  -- there and back again: nothing is over
+    from unnest(traced) name
+    cross join lateral (
+      select count(*) as n, min(s.value) as value
+      from (
+        select b.value from (
+          select (j -> name)::text as value, 1 as n from unnest(was) j
+          union all
+          select (j -> name)::text, -1 from unnest(became) j) b
+        group by b.value having sum(b.n) > 0) s) surplus) w
+$body$;
+
+-- Who stands in the way at one row: who wrote last what is there now. The changes of the row are read from their
+-- newest end. What an undo wrote, and what was undone in this row, is passed over; and each change has to have left
+-- what the next one found, else somebody has written in between without being captured. `traced` are the columns
+-- that it is about; '' is the row as such, which is there or not.
+create or replace function agentundo._writer(t agentundo._tracked, key jsonb, traced text[], ids text[]) returns agentundo.writer_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  family constant bigint[] := agentundo._family(ids);
+  history_row text;
+  table_row text;
+  stands jsonb;                  -- what the changes still to be read have come to
+  versions bigint[];
+  undone text[] := array[]::text[];
+  last_xid xid8;
+  as_captured boolean := false;  -- is the row the work of somebody captured, by its version
+  touched boolean;
+  writer bigint;
+  undo bigint;                   -- the newest undo that touched it: what remains, where no write of anybody's did
+  others bigint;                 -- the newest write that touched none of it
+  c agentundo._written;
+  written agentundo._written[];
+  result agentundo.writer_row;
+begin
+  select array_agg(h.name::text order by h.attnum), agentundo._object_sql(array_agg(h.name::text order by h.attnum), array_agg(h.value order by h.attnum)),
+         agentundo._object_sql(array_agg(r.name::text order by h.attnum), array_agg(r.value order by h.attnum))
+    into traced, history_row, table_row
+    from agentundo._shown(t.id, 'h', 'history') h join agentundo._shown(t.id, 't', 'table') r on r.attnum = h.attnum
+   where h.name::text = any (traced);
+  if traced is null then
+    traced := array[''];
+    history_row := agentundo._object_sql(array[''], array['true']);
+    table_row := history_row;
+  end if;
+  select * into stands, versions from agentundo._look(format(
+      'select coalesce((array_agg(%s))[1], ''{}''), array_agg(t.xmin::text::bigint) from %s t where %s',
+      table_row, agentundo._from(t), agentundo._match_sql(t.id, 't', 'table', quote_literal(key::text) || '::jsonb'))) as found (stands jsonb, versions bigint[]);
+  execute format($sql$
+    select array_agg(written order by change desc)
+    from (
+      select y.change, row(y.change, y.xid, y.xmin::text::bigint, y.void, y.operation, y.invocation, x.was, x.became, v.invocations,
+        coalesce(y.invocation = any ($3), false), min(y.change) filter (where y.invocation = any ($3)) over (),
+        exists (select from agentundo._reverted u join agentundo._revert w on w.id = u.revert where u.change = y.change and w.standing and not w.reopened),
+        array_agg(x.was) filter (where not y.void) over same, array_agg(x.became) filter (where not y.void) over same)::agentundo._written as written
+      from (
+        select y.change, (array_agg(%1$s) filter (where (h._image = 'O') <> y.inverted))[1] as was,
+          (array_agg(%1$s) filter (where (h._image = 'N') <> y.inverted))[1] as became
+        from agentundo._change y join %2$s h on h._change = coalesce(y.source, y.change)
+        where y.tracked = $2 and y.change >= $4 and %3$s
+        group by y.change) x
+      join agentundo._change y using (change)
+      left join agentundo._revert v on v.id = y.invocation and v.xid = y.xid
+      window same as (partition by y.xid)) w$sql$,
+    history_row, t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
+    into written
+    using key, t.id, ids, coalesce((select min(y.change) from agentundo._change y where y.invocation = any (ids) and y.tracked = t.id), 0);
+  foreach c in array coalesce(written, '{}') loop
+    exit when c.change < c.first_own;
+    result.captured := false;
+    if not c.void and c.xid is distinct from last_xid then
+      stands := agentundo._step_back(stands, traced, c.all_was, c.all_became);
+      exit when stands is null;
+      last_xid := c.xid;
+    end if;
+    as_captured := as_captured or c.version = any (versions);
+    touched := not c.void and exists (select from unnest(traced) name where (c.was -> name)::text is distinct from (c.became -> name)::text);
+    if c.own then
+      if c.operation = 'U' and (c.was is null) <> (c.became is null) then
+        return null;  -- it gave the row another key, under which nothing was looked for
+      end if;
+    elsif c.covered or c.invocation = any (undone) then
+      null;
+    elsif c.undid is not null then
+      undone := undone || c.undid;
+      if touched and c.change <> all (family) then
+        undo := coalesce(undo, c.change);
+      end if;
+    elsif touched then
+      writer := c.change;
+      exit;
+    elsif not c.void then
+      others := coalesce(others, c.change);
+    end if;
+  end loop;
+  if writer is null and stands is not null then
+    if undo is null and others <= agentundo._trusted_after() then
+      return null;  -- by what it says the row is as others left it, and versions mean nothing here
+    end if;
+    writer := coalesce(undo, case when as_captured then others end);
+  end if;
+  if writer is not null then
+    select true, y.change, y.invocation, coalesce(i.run, y.run), coalesce(i.actor, y.actor), y.role, y.at into result
+      from agentundo._change y left join agentundo._invocation i on i.id = y.invocation where y.change = writer;
+  end if;
+  return result;
 end
 $body$;
 
@@ -409,3 +573,25 @@ end
 $body$;
 comment on function agentundo.plan_summary(text[], text, boolean, text) is
   'A plan in numbers: rows per table, action and status, with the first 20 conflicts of each. Reads only, and is cheaper than plan() for large sets.';
+
+create or replace function agentundo.row_writer(
+  relation regclass, key jsonb, columns text[] default null, invocations text[] default null, scope text default null)
+returns agentundo.writer_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked := agentundo._tracked_table(relation);
+  w agentundo.writer_row;
+begin
+  perform agentundo._may_read(), agentundo._require_sight(t), agentundo._check_key(t, key);
+  if invocations <> '{}' then
+    perform agentundo._require_known(invocations, scope);
+  end if;
+  w := agentundo._writer(t, key, coalesce(columns, '{}'), coalesce(invocations, '{}'));
+  if agentundo._bound_to_scope() and agentundo._foreign(w.change, agentundo._scope(scope)) then
+    w := row(true, w.change, null, null, null, null, w.at);
+  end if;
+  return w;
+end
+$body$;
+comment on function agentundo.row_writer(regclass, jsonb, text[], text[], text) is
+  'Who stands in the way of an undo of these invocations at one row: whoever wrote last what stands in the columns that the plan names, or who made or deleted the row where it names none. captured is false for a write that was not captured, and null where history cannot tell. What a revert or redo only put back is not theirs. A write of another scope is shown to an application without names. Changes nothing.';

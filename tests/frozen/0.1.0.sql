@@ -483,6 +483,9 @@ create type agentundo.history_row as (
   change bigint, version text, invocation text, run text, actor text, role text, operation text,
   at timestamptz, columns text[], before jsonb, after jsonb);
 
+create type agentundo.writer_row as (
+  captured boolean, change bigint, invocation text, run text, actor text, role text, at timestamptz);
+
 create type agentundo.finding as (severity text, object text, problem text, hint text);
 
 create type agentundo.purge_count as (invocations bigint, changes bigint, images bigint);
@@ -518,6 +521,9 @@ create type agentundo._task as (aim text[], changes bigint[], locked text[], ans
 -- Rows that generated statements of the plan hand back.
 create type agentundo._pair as (there int, here int);
 create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], sums jsonb);
+create type agentundo._written as (
+  change bigint, xid xid8, version bigint, void boolean, operation "char", invocation text, was jsonb, became jsonb, undid text[],
+  own boolean, first_own bigint, covered boolean, all_was jsonb[], all_became jsonb[]);
 
 -- ==== 03_tagging.sql ====
 
@@ -2802,7 +2808,21 @@ $body$;
 comment on function agentundo.diff(text, text) is
   'What an invocation did, column by column, statement by statement: for updates only the columns that changed, for inserted and deleted rows all. Shows what the caller may SELECT, changes nothing.';
 
-create or replace function agentundo.row_history(relation regclass, key jsonb) returns setof agentundo.history_row
+-- Is a change of a scope that an application which lives in `wanted` knows nothing of? A write without a tag
+-- belongs to nobody's.
+create or replace function agentundo._foreign(change bigint, wanted text) returns boolean
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  c agentundo._change;
+begin
+  select * into c from agentundo._change x where x.change = _foreign.change;
+  return case when c.invocation is null then c.scope is not null and c.scope is distinct from wanted
+    else not agentundo._in_scope(c.invocation, wanted) end;
+end
+$body$;
+
+create or replace function agentundo.row_history(relation regclass, key jsonb, scope text default null) returns setof agentundo.history_row
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -2810,25 +2830,26 @@ declare
 begin
   perform agentundo._may_read(), agentundo._require_sight(t), agentundo._check_key(t, key);
   return query execute format($sql$
-    select c.change, case when c.change > agentundo._trusted_after() then agentundo._version(c.xmin::text) end, c.invocation,
-      coalesce(i.run, c.run), coalesce(i.actor, c.actor), c.role::text,
+    select c.change, case when c.change > agentundo._trusted_after() then agentundo._version(c.xmin::text) end, named.invocation,
+      coalesce(i.run, named.run), coalesce(i.actor, named.actor), named.role::text,
       case when p.before is null then 'insert' when p.after is null then 'delete' else 'update' end, c.at,
       array(select n.name from unnest($2) with ordinality n (name, position)
             where p.before is null or p.after is null or (p.before -> n.name)::text is distinct from (p.after -> n.name)::text order by n.position),
       p.before, p.after
     from (%s) p
     join agentundo._change c using (change)
-    left join agentundo._invocation i on i.id = c.invocation
+    left join agentundo._change named on named.change = c.change and ($3 is not true or not agentundo._foreign(c.change, $4))
+    left join agentundo._invocation i on i.id = named.invocation
     order by c.change, p.item$sql$,
     agentundo._pairs_sql(t, format(
       'select change, change as source, inverted from agentundo._change where tracked = %1$s and source is null and not void
        union all select change, source, inverted from agentundo._change where tracked = %1$s and source is not null', t.id),
       agentundo._match_sql(t.id, 'h', 'history', '$1')))
-    using key, agentundo._shown_names(t.id);
+    using key, agentundo._shown_names(t.id), agentundo._bound_to_scope(), agentundo._scope(scope);
 end
 $body$;
-comment on function agentundo.row_history(regclass, jsonb) is
-  'Every captured version of one row, oldest first: who wrote it, when, under which invocation, which columns. The key is a JSON object of the key columns. Reads the whole history of the table; shows what the caller may SELECT, changes nothing.';
+comment on function agentundo.row_history(regclass, jsonb, text) is
+  'Every captured version of one row, oldest first: who wrote it, when, under which invocation, which columns. The key is a JSON object of the key columns. Writes of another scope are shown to an application without id, run, actor and role. Reads the whole history of the table; shows what the caller may SELECT, changes nothing.';
 
 -- An opaque version string: which write, in this copy of the database. A restored dump is another copy.
 create or replace function agentundo._version(writes text) returns text
@@ -3821,7 +3842,7 @@ $body$ select $sql$,
     select max(f.change) as change, {{h_keys}}
     from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change)
     where f.tracked = $9[4]::int and f.change > (select min(change) from change) and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
-      and exists (select from suspect)
+      and exists (select from suspect) and not exists (select from undone u where u.change = f.change and {{of_undone}})
     group by {{h_keys}}),
   judged as materialized (
     select compared.*, matches and not written_again and (by_value or version = own_version or version = any (versions)
@@ -4802,6 +4823,28 @@ $body$
   where c.invocation <> all (ids)
 $body$;
 
+-- Is a change somebody's own write that still stands in one row? Not what an undo put back, and not what was undone
+-- there: wholly, or in that row alone, by an undo that left others as they were. A condition over the change c
+-- and the key columns of k, as text.
+create or replace function agentundo._stands_in_row_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$(not c.void
+    and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid)
+    and not exists (
+      select from agentundo._revert v
+      where v.invocations @> array[c.invocation] and v.standing and v.number > c.change
+        and (not v.reopened and exists (select from agentundo._reverted u where u.change = c.change and u.revert = v.id)
+          or exists (
+            select from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_row}}
+            where f.invocation = v.id and f.xid = v.xid and f.tracked = c.tracked)
+          and not exists (
+            select from agentundo._revert w join agentundo._change f on f.invocation = w.id and f.xid = w.xid and f.tracked = c.tracked
+            join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_row}}
+            where w.invocations @> array[v.id] and w.standing and w.number > v.number))))$sql$,
+    jsonb_build_object('history', t.history, 'of_row', agentundo._same_key(t.id, 'h', 'k')))
+$body$;
+
 -- Who wrote what stands in the way, as far as it was tagged: the invocations that cascade takes along.
 create or replace function agentundo._blockers(ids text[], d agentundo._decision[], scope text) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
@@ -4815,25 +4858,49 @@ declare
 begin
   for t in select * from agentundo._tracked x where x.relation is not null and x.id in (select y.tracked from unnest(d) y where y.status = 'conflict') loop
     -- the last writer of the row itself
+    same_key := agentundo._same_key(t.id, 'h', 'k');
     select * into more from agentundo._look(format($sql$
       select array_agg(distinct c.invocation)
       from unnest($1) x
       join lateral (select r.xmin::text::bigint as version from %s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
       join agentundo._change c on c.tracked = x.tracked and c.change > x.change and c.xmin::text::bigint = r.version
-      where x.tracked = %s and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$,
+      where x.tracked = %s and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$
+        || case when same_key is not null then ' and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid)' else '' end,
       agentundo._from(t), t.id), null, d) as found (invocations text[]);
     found := found || coalesce(more, '{}');
-    -- who deleted it, or wrote in between two of ours
-    same_key := agentundo._same_key(t.id, 'h', 'k');
     if same_key is not null then
+      -- and where that was an undo, which has only put back what was there: who of those that stand wrote before
+      select * into more from agentundo._look(agentundo._fill($sql$
+        with suspect as materialized (
+          select x.place, x.change, coalesce(x.after, x.before) as image
+          from unnest($1) x
+          join lateral (select r.xmin::text::bigint as version from {{table}} r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
+          where x.tracked = {{id}} and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')
+            and exists (
+              select from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
+              where c.tracked = {{id}} and c.xmin::text::bigint = r.version)),
+        writer as (
+          select distinct on (s.place) c.invocation
+          from suspect s
+          join lateral (select * from {{history}} k where k.ctid = s.image offset 0) k on true
+          join agentundo._change c on c.tracked = {{id}} and c.change > s.change and c.change <> all ($6)
+          join {{history}} h on h._change = coalesce(c.source, c.change) and {{same_key}}
+          where {{stands}}
+          order by s.place, c.change desc)
+        select array_agg(distinct w.invocation) from writer w$sql$, jsonb_build_object(
+          'table', agentundo._from(t), 'history', t.history, 'id', t.id, 'same_key', same_key, 'stands', agentundo._stands_in_row_sql(t))),
+        null, d, e => uncovered) as found (invocations text[]);
+      found := found || coalesce(more, '{}');
+      -- who deleted it, or wrote in between two of ours
       select * into more from agentundo._look(format($sql$
         select array_agg(distinct c.invocation)
         from unnest($1) x
         join lateral (select * from %1$s k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
-        join agentundo._change c on c.tracked = x.tracked and not c.void and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
+        join agentundo._change c on c.tracked = x.tracked and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
          and (c.change > x.change or x.detail ? 'segments')
         join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
-        where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, t.history, same_key, t.id, ids),
+        where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments') and %5$s$sql$,
+        t.history, same_key, t.id, ids, agentundo._stands_in_row_sql(t)),
         null, d, e => uncovered) as found (invocations text[]);
       found := found || coalesce(more, '{}');
     end if;
@@ -4867,6 +4934,124 @@ begin
       and not exists (select from agentundo._revert v where v.id = any (ids) and f = any (v.invocations))
       and agentundo._uncovered(array[f]) <> '{}'
     order by f);
+end
+$body$;
+
+-- One transaction back in the walk below: the values that it found, if it left those that stand; null if it did not.
+-- All of its changes of the row are one step: a trigger's comes before that of the statement which fired it.
+create or replace function agentundo._step_back(stands jsonb, traced text[], was jsonb[], became jsonb[]) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case when bool_and(w.linked) then coalesce(jsonb_object_agg(w.name, w.value) filter (where w.value is not null), '{}') end
+  from (
+    select name, exists (select from unnest(became) j where (j -> name)::text is not distinct from (stands -> name)::text) as linked,
+      case when surplus.n = 0 then stands -> name else surplus.value::jsonb end as value  -- there and back again: nothing is over
+    from unnest(traced) name
+    cross join lateral (
+      select count(*) as n, min(s.value) as value
+      from (
+        select b.value from (
+          select (j -> name)::text as value, 1 as n from unnest(was) j
+          union all
+          select (j -> name)::text, -1 from unnest(became) j) b
+        group by b.value having sum(b.n) > 0) s) surplus) w
+$body$;
+
+-- Who stands in the way at one row: who wrote last what is there now. The changes of the row are read from their
+-- newest end. What an undo wrote, and what was undone in this row, is passed over; and each change has to have left
+-- what the next one found, else somebody has written in between without being captured. `traced` are the columns
+-- that it is about; '' is the row as such, which is there or not.
+create or replace function agentundo._writer(t agentundo._tracked, key jsonb, traced text[], ids text[]) returns agentundo.writer_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  family constant bigint[] := agentundo._family(ids);
+  history_row text;
+  table_row text;
+  stands jsonb;                  -- what the changes still to be read have come to
+  versions bigint[];
+  undone text[] := array[]::text[];
+  last_xid xid8;
+  as_captured boolean := false;  -- is the row the work of somebody captured, by its version
+  touched boolean;
+  writer bigint;
+  undo bigint;                   -- the newest undo that touched it: what remains, where no write of anybody's did
+  others bigint;                 -- the newest write that touched none of it
+  c agentundo._written;
+  written agentundo._written[];
+  result agentundo.writer_row;
+begin
+  select array_agg(h.name::text order by h.attnum), agentundo._object_sql(array_agg(h.name::text order by h.attnum), array_agg(h.value order by h.attnum)),
+         agentundo._object_sql(array_agg(r.name::text order by h.attnum), array_agg(r.value order by h.attnum))
+    into traced, history_row, table_row
+    from agentundo._shown(t.id, 'h', 'history') h join agentundo._shown(t.id, 't', 'table') r on r.attnum = h.attnum
+   where h.name::text = any (traced);
+  if traced is null then
+    traced := array[''];
+    history_row := agentundo._object_sql(array[''], array['true']);
+    table_row := history_row;
+  end if;
+  select * into stands, versions from agentundo._look(format(
+      'select coalesce((array_agg(%s))[1], ''{}''), array_agg(t.xmin::text::bigint) from %s t where %s',
+      table_row, agentundo._from(t), agentundo._match_sql(t.id, 't', 'table', quote_literal(key::text) || '::jsonb'))) as found (stands jsonb, versions bigint[]);
+  execute format($sql$
+    select array_agg(written order by change desc)
+    from (
+      select y.change, row(y.change, y.xid, y.xmin::text::bigint, y.void, y.operation, y.invocation, x.was, x.became, v.invocations,
+        coalesce(y.invocation = any ($3), false), min(y.change) filter (where y.invocation = any ($3)) over (),
+        exists (select from agentundo._reverted u join agentundo._revert w on w.id = u.revert where u.change = y.change and w.standing and not w.reopened),
+        array_agg(x.was) filter (where not y.void) over same, array_agg(x.became) filter (where not y.void) over same)::agentundo._written as written
+      from (
+        select y.change, (array_agg(%1$s) filter (where (h._image = 'O') <> y.inverted))[1] as was,
+          (array_agg(%1$s) filter (where (h._image = 'N') <> y.inverted))[1] as became
+        from agentundo._change y join %2$s h on h._change = coalesce(y.source, y.change)
+        where y.tracked = $2 and y.change >= $4 and %3$s
+        group by y.change) x
+      join agentundo._change y using (change)
+      left join agentundo._revert v on v.id = y.invocation and v.xid = y.xid
+      window same as (partition by y.xid)) w$sql$,
+    history_row, t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
+    into written
+    using key, t.id, ids, coalesce((select min(y.change) from agentundo._change y where y.invocation = any (ids) and y.tracked = t.id), 0);
+  foreach c in array coalesce(written, '{}') loop
+    exit when c.change < c.first_own;
+    result.captured := false;
+    if not c.void and c.xid is distinct from last_xid then
+      stands := agentundo._step_back(stands, traced, c.all_was, c.all_became);
+      exit when stands is null;
+      last_xid := c.xid;
+    end if;
+    as_captured := as_captured or c.version = any (versions);
+    touched := not c.void and exists (select from unnest(traced) name where (c.was -> name)::text is distinct from (c.became -> name)::text);
+    if c.own then
+      if c.operation = 'U' and (c.was is null) <> (c.became is null) then
+        return null;  -- it gave the row another key, under which nothing was looked for
+      end if;
+    elsif c.covered or c.invocation = any (undone) then
+      null;
+    elsif c.undid is not null then
+      undone := undone || c.undid;
+      if touched and c.change <> all (family) then
+        undo := coalesce(undo, c.change);
+      end if;
+    elsif touched then
+      writer := c.change;
+      exit;
+    elsif not c.void then
+      others := coalesce(others, c.change);
+    end if;
+  end loop;
+  if writer is null and stands is not null then
+    if undo is null and others <= agentundo._trusted_after() then
+      return null;  -- by what it says the row is as others left it, and versions mean nothing here
+    end if;
+    writer := coalesce(undo, case when as_captured then others end);
+  end if;
+  if writer is not null then
+    select true, y.change, y.invocation, coalesce(i.run, y.run), coalesce(i.actor, y.actor), y.role, y.at into result
+      from agentundo._change y left join agentundo._invocation i on i.id = y.invocation where y.change = writer;
+  end if;
+  return result;
 end
 $body$;
 
@@ -5096,6 +5281,28 @@ end
 $body$;
 comment on function agentundo.plan_summary(text[], text, boolean, text) is
   'A plan in numbers: rows per table, action and status, with the first 20 conflicts of each. Reads only, and is cheaper than plan() for large sets.';
+
+create or replace function agentundo.row_writer(
+  relation regclass, key jsonb, columns text[] default null, invocations text[] default null, scope text default null)
+returns agentundo.writer_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked := agentundo._tracked_table(relation);
+  w agentundo.writer_row;
+begin
+  perform agentundo._may_read(), agentundo._require_sight(t), agentundo._check_key(t, key);
+  if invocations <> '{}' then
+    perform agentundo._require_known(invocations, scope);
+  end if;
+  w := agentundo._writer(t, key, coalesce(columns, '{}'), coalesce(invocations, '{}'));
+  if agentundo._bound_to_scope() and agentundo._foreign(w.change, agentundo._scope(scope)) then
+    w := row(true, w.change, null, null, null, null, w.at);
+  end if;
+  return w;
+end
+$body$;
+comment on function agentundo.row_writer(regclass, jsonb, text[], text[], text) is
+  'Who stands in the way of an undo of these invocations at one row: whoever wrote last what stands in the columns that the plan names, or who made or deleted the row where it names none. captured is false for a write that was not captured, and null where history cannot tell. What a revert or redo only put back is not theirs. A write of another scope is shown to an application without names. Changes nothing.';
 
 -- ==== 17_act.sql ====
 
@@ -6694,7 +6901,7 @@ declare
   for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputy', '_create_deputy', '_admit', '_why_not_trackable',
                             '_remember_schema', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
   for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
-  for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version'];
+  for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version', 'row_writer'];
   for_revert text[] := array['revert', 'revert_run', 'redo'];
   for_reader text[] := array['check', '_health', '_run_invocations'];  -- the latter two stand in views
   granted record;
