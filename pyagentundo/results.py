@@ -429,7 +429,7 @@ class Event:
         step: its place there.
         tool: the tool's name.
         actor: the agent.
-        payload: the rest, for a revert who and why.
+        payload: the rest: ``role``, whose session did it, and for a revert ``by`` and why.
 
     """
 

@@ -315,6 +315,10 @@ create type agentundo.history_row as (
   change bigint, version text, invocation text, run text, actor text, role text, operation text,
   at timestamptz, columns text[], before jsonb, after jsonb);
 
+create type agentundo.effect_row as (
+  id bigint, invocation text, name text, kind text, summary text, undo_by timestamptz, side_effect text, cost text, remedy text,
+  handler text, at timestamptz);
+
 create type agentundo.writer_row as (
   captured boolean, change bigint, invocation text, run text, actor text, role text, at timestamptz);
 

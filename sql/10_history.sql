@@ -175,6 +175,18 @@ where not c.void;
 comment on view agentundo.changes is
   'Every captured statement per table: which invocation made it, how many rows, and which revert has taken it back. Without values of rows.';
 
+-- A setting that is an interval; null where it is none, so that nothing else stops at it. In one reading, whatever
+-- the session's IntervalStyle.
+create or replace function agentundo._age(setting text) returns interval
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set intervalstyle = 'postgres' as
+$body$
+declare
+  written text := (select s.value from agentundo._setting s where s.name = setting);
+begin
+  return case when agentundo._setting_problem(setting, written) is null then written::interval end;
+end
+$body$;
+
 -- Recorded invocations and those known by their changes alone; what was recorded wins over what the
 -- first change says. Conditions on `id` reach the indexes.
 create or replace view agentundo.invocations as
@@ -194,7 +206,7 @@ select x.id, coalesce(i.run, f.run) as run, coalesce(i.step, f.step) as step, co
   c.open > 0 as undoable,
   case when c.open > 0 then least(
     (select min(e.undo_by) from agentundo._effect e where e.invocation = x.id),
-    case when i.held is null then c.last_at + (select s.value::interval from agentundo._setting s where s.name = 'retention') end) end as undo_by
+    case when i.held is null then c.last_at + (select agentundo._age('retention')) end) end as undo_by
 from (
   select id from agentundo._invocation
   union

@@ -115,6 +115,17 @@ $body$
   where c.invocation <> all (ids)
 $body$;
 
+-- What it is about in the end: for reverts and redos the invocations that they took back or did again.
+create or replace function agentundo._originals(ids text[]) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive origin as (
+    select u as id from unnest(ids) u
+    union
+    select unnest(v.invocations) from agentundo._revert v join origin o on o.id = v.id)
+  select array(select o.id from origin o where not exists (select from agentundo._revert v where v.id = o.id) order by o.id)
+$body$;
+
 -- Is a change somebody's own write that still stands in one row? Not what an undo put back, and not what was undone
 -- there: wholly, or in that row alone, by an undo that left others as they were. A condition over the change c
 -- and the key columns of k, as text.
@@ -212,11 +223,7 @@ begin
    where x.status = 'conflict' and x.reason = 'missing_parent';
   found := found || coalesce(more, '{}');
   -- Of a redo it is what it has done again that stands in the way, of a revert nothing.
-  with recursive origin as (
-    select f from unnest(found) f
-    union
-    select u from origin o join agentundo._revert v on v.id = o.f cross join lateral unnest(v.invocations) u)
-  select array_agg(o.f) into found from origin o where not exists (select from agentundo._revert v where v.id = o.f);
+  found := agentundo._originals(found);
   return array(
     select distinct f from unnest(found) f
     where f is not null and f <> all (ids) and agentundo._in_scope(f, agentundo._scope(scope))
@@ -353,7 +360,8 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   rows numeric := (select sum(c.rows) from agentundo._change c where c.change = any (changes));
-  most text := (select s.value from agentundo._setting s where s.name = 'largest_undo');
+  most text := coalesce(
+    (select s.value from agentundo._setting s where s.name = 'largest_undo' and agentundo._setting_problem(s.name, s.value) is null), '5000000 rows');
 begin
   if rows > split_part(most, ' ', 1)::numeric then
     perform agentundo._fail('54000', format('agentundo: this undo is of %s rows, more than are planned at once (%s)', rows, most),
@@ -595,3 +603,16 @@ end
 $body$;
 comment on function agentundo.row_writer(regclass, jsonb, text[], text[], text) is
   'Who stands in the way of an undo of these invocations at one row: whoever wrote last what stands in the columns that the plan names, or who made or deleted the row where it names none. captured is false for a write that was not captured, and null where history cannot tell. What a revert or redo only put back is not theirs. A write of another scope is shown to an application without names. Changes nothing.';
+
+create or replace function agentundo.effects_of(invocations text[], scope text default null) returns setof agentundo.effect_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  perform agentundo._may_read(), agentundo._require_known(invocations, scope);
+  return query
+    select e.id, e.invocation, e.name, e.kind, e.summary, e.undo_by, e.side_effect, e.cost, e.remedy, e.handler, e.at
+    from agentundo._effect e where e.invocation = any (invocations) order by e.id;
+end
+$body$;
+comment on function agentundo.effects_of(text[], text) is
+  'What left the database under these invocations and stays when their rows go back: what the view effects says of them, for an application within its scope. Changes nothing.';

@@ -11,8 +11,8 @@
 -- Locks: the row of the invocation, for the rest of the transaction. Steps of a run are given out
 -- under advisory locks that nobody waits for.
 
--- One row in `_event`, and a wake-up for listeners, who are to read `agentundo.events`: anybody can
--- send a notification. Off where NOTIFY is not possible (PREPARE TRANSACTION) or not wanted.
+-- One row in `_event`, with the role of whoever did it in the payload, and a wake-up for listeners, who are to
+-- read `agentundo.events`: anybody can send a notification. Off where NOTIFY is not possible (PREPARE TRANSACTION) or not wanted.
 create or replace function agentundo._emit(kind text, invocation text, payload jsonb default '{}', source text default 'system') returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
@@ -25,7 +25,7 @@ begin
   select * into c from agentundo._change x where x.change = (select min(y.change) from agentundo._change y where y.invocation = _emit.invocation);
   insert into agentundo._event (kind, source, scope, invocation, run, step, tool, actor, payload)
   values (_emit.kind, _emit.source, coalesce(i.scope, c.scope), _emit.invocation, coalesce(i.run, c.run), coalesce(i.step, c.step),
-          coalesce(i.tool, c.tool), coalesce(i.actor, c.actor), coalesce(_emit.payload, '{}'))
+          coalesce(i.tool, c.tool), coalesce(i.actor, c.actor), coalesce(_emit.payload, '{}') || jsonb_build_object('role', session_user))
   returning event into number;
   if coalesce(agentundo._setting('agentundo.notify'), (select s.value from agentundo._setting s where s.name = 'notify'), 'on') <> 'off' then
     perform pg_notify('agentundo', jsonb_build_object('event', number, 'kind', kind, 'invocation', invocation)::text);

@@ -483,6 +483,10 @@ create type agentundo.history_row as (
   change bigint, version text, invocation text, run text, actor text, role text, operation text,
   at timestamptz, columns text[], before jsonb, after jsonb);
 
+create type agentundo.effect_row as (
+  id bigint, invocation text, name text, kind text, summary text, undo_by timestamptz, side_effect text, cost text, remedy text,
+  handler text, at timestamptz);
+
 create type agentundo.writer_row as (
   captured boolean, change bigint, invocation text, run text, actor text, role text, at timestamptz);
 
@@ -2533,6 +2537,18 @@ where not c.void;
 comment on view agentundo.changes is
   'Every captured statement per table: which invocation made it, how many rows, and which revert has taken it back. Without values of rows.';
 
+-- A setting that is an interval; null where it is none, so that nothing else stops at it. In one reading, whatever
+-- the session's IntervalStyle.
+create or replace function agentundo._age(setting text) returns interval
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set intervalstyle = 'postgres' as
+$body$
+declare
+  written text := (select s.value from agentundo._setting s where s.name = setting);
+begin
+  return case when agentundo._setting_problem(setting, written) is null then written::interval end;
+end
+$body$;
+
 -- Recorded invocations and those known by their changes alone; what was recorded wins over what the
 -- first change says. Conditions on `id` reach the indexes.
 create or replace view agentundo.invocations as
@@ -2552,7 +2568,7 @@ select x.id, coalesce(i.run, f.run) as run, coalesce(i.step, f.step) as step, co
   c.open > 0 as undoable,
   case when c.open > 0 then least(
     (select min(e.undo_by) from agentundo._effect e where e.invocation = x.id),
-    case when i.held is null then c.last_at + (select s.value::interval from agentundo._setting s where s.name = 'retention') end) end as undo_by
+    case when i.held is null then c.last_at + (select agentundo._age('retention')) end) end as undo_by
 from (
   select id from agentundo._invocation
   union
@@ -2951,6 +2967,28 @@ $body$
   select not agentundo._operator() and not agentundo._in_role(agentundo._caller(), 'agentundo_auditor')
 $body$;
 
+-- Refuses, with a hint that looks at what the caller is already: to one who is both an agent and an app, or an
+-- app that wants more, "be an app" says nothing.
+create or replace function agentundo._refuse_role(what text, hint text) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  agent name;
+  is_already text;
+begin
+  if agentundo._agent() then
+    agent := case when agentundo._in_role(agentundo._caller(), 'agentundo_agent') then agentundo._caller() else session_user end;
+    hint := format('%s is a member of agentundo_agent, and an agent may not, whatever else it is. Use another role, or run "revoke agentundo_agent from %I".',
+      agent, agent);
+  else
+    select string_agg(m.marker, ' and ') into is_already
+      from unnest(array['agentundo_app', 'agentundo_approver', 'agentundo_auditor']) m (marker) where agentundo._in_role(agentundo._caller(), m.marker::name);
+    hint := case when is_already is not null then format('%s is a member of %s, which is not enough. ', agentundo._caller(), is_already) else '' end || hint;
+  end if;
+  perform agentundo._fail('UN003', format('agentundo: %s may not %s', agentundo._caller(), what), hint);
+end
+$body$;
+
 create or replace function agentundo._may_read() returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
@@ -2958,8 +2996,7 @@ begin
   if agentundo._agent()
     or not (agentundo._operator() or agentundo._in_role(agentundo._caller(), 'agentundo_app')
       or agentundo._in_role(agentundo._caller(), 'agentundo_auditor')) then
-    perform agentundo._fail('UN003', format('agentundo: %s may not read what was captured', agentundo._caller()),
-      'Grant agentundo_app, agentundo_operator or agentundo_auditor to the role; agents may not.');
+    perform agentundo._refuse_role('read what was captured', 'Grant agentundo_app, agentundo_operator or agentundo_auditor to the role; agents may not.');
   end if;
 end
 $body$;
@@ -2969,8 +3006,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 $body$
 begin
   if not agentundo._operator() then
-    perform agentundo._fail('UN003', format('agentundo: %s may not %s', agentundo._caller(), what),
-      'This is for members of agentundo_operator and for those who may act for the owner of schema agentundo.');
+    perform agentundo._refuse_role(what, 'This is for members of agentundo_operator and for those who may act for the owner of schema agentundo.');
   end if;
 end
 $body$;
@@ -2989,18 +3025,13 @@ begin
   if agentundo._operator() then
     return;
   elsif agentundo._agent() or not agentundo._in_role(agentundo._caller(), 'agentundo_app') then
-    perform agentundo._fail('UN003', format('agentundo: %s may not revert', agentundo._caller()),
-      'Let the application do it: a role that is a member of agentundo_app, or of agentundo_operator.');
+    perform agentundo._refuse_role('revert', 'Let the application do it: a role that is a member of agentundo_app, or of agentundo_operator.');
   elsif coalesce(reverted_by, '') = '' then
     perform agentundo._fail('UN003', 'agentundo: the application must say who reverts',
       'Give reverted_by => the person whose decision this is.');
   end if;
   -- A redo is judged by what was reverted: the revert itself was a person's, not an agent's.
-  with recursive taken as (
-    select u as id from unnest(invocations) u
-    union
-    select unnest(v.invocations) from agentundo._revert v join taken t on t.id = v.id)
-  select array_agg(t.id) into judged from taken t where not exists (select from agentundo._revert v where v.id = t.id);
+  judged := agentundo._originals(invocations);
   for i in select v.id, v.scope, v.actor, v.on_behalf_of from agentundo.invocations v where v.id = any (judged) order by v.id loop
     if i.scope is distinct from agentundo._scope(scope) then
       perform agentundo._unknown(i.id);
@@ -4846,6 +4877,17 @@ $body$
   where c.invocation <> all (ids)
 $body$;
 
+-- What it is about in the end: for reverts and redos the invocations that they took back or did again.
+create or replace function agentundo._originals(ids text[]) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive origin as (
+    select u as id from unnest(ids) u
+    union
+    select unnest(v.invocations) from agentundo._revert v join origin o on o.id = v.id)
+  select array(select o.id from origin o where not exists (select from agentundo._revert v where v.id = o.id) order by o.id)
+$body$;
+
 -- Is a change somebody's own write that still stands in one row? Not what an undo put back, and not what was undone
 -- there: wholly, or in that row alone, by an undo that left others as they were. A condition over the change c
 -- and the key columns of k, as text.
@@ -4943,11 +4985,7 @@ begin
    where x.status = 'conflict' and x.reason = 'missing_parent';
   found := found || coalesce(more, '{}');
   -- Of a redo it is what it has done again that stands in the way, of a revert nothing.
-  with recursive origin as (
-    select f from unnest(found) f
-    union
-    select u from origin o join agentundo._revert v on v.id = o.f cross join lateral unnest(v.invocations) u)
-  select array_agg(o.f) into found from origin o where not exists (select from agentundo._revert v where v.id = o.f);
+  found := agentundo._originals(found);
   return array(
     select distinct f from unnest(found) f
     where f is not null and f <> all (ids) and agentundo._in_scope(f, agentundo._scope(scope))
@@ -5084,7 +5122,8 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   rows numeric := (select sum(c.rows) from agentundo._change c where c.change = any (changes));
-  most text := (select s.value from agentundo._setting s where s.name = 'largest_undo');
+  most text := coalesce(
+    (select s.value from agentundo._setting s where s.name = 'largest_undo' and agentundo._setting_problem(s.name, s.value) is null), '5000000 rows');
 begin
   if rows > split_part(most, ' ', 1)::numeric then
     perform agentundo._fail('54000', format('agentundo: this undo is of %s rows, more than are planned at once (%s)', rows, most),
@@ -5326,6 +5365,19 @@ end
 $body$;
 comment on function agentundo.row_writer(regclass, jsonb, text[], text[], text) is
   'Who stands in the way of an undo of these invocations at one row: whoever wrote last what stands in the columns that the plan names, or who made or deleted the row where it names none. captured is false for a write that was not captured, and null where history cannot tell. What a revert or redo only put back is not theirs. A write of another scope is shown to an application without names. Changes nothing.';
+
+create or replace function agentundo.effects_of(invocations text[], scope text default null) returns setof agentundo.effect_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  perform agentundo._may_read(), agentundo._require_known(invocations, scope);
+  return query
+    select e.id, e.invocation, e.name, e.kind, e.summary, e.undo_by, e.side_effect, e.cost, e.remedy, e.handler, e.at
+    from agentundo._effect e where e.invocation = any (invocations) order by e.id;
+end
+$body$;
+comment on function agentundo.effects_of(text[], text) is
+  'What left the database under these invocations and stays when their rows go back: what the view effects says of them, for an application within its scope. Changes nothing.';
 
 -- ==== 17_act.sql ====
 
@@ -5949,7 +6001,11 @@ begin
   first_one := listed -> 0;
   perform agentundo._fail('UN001',
     format('agentundo: %s would overwrite later work or break a constraint: %s %s: %s%s%s',
-      case when total = 1 then '1 row' else total || ' rows' end, first_one ->> 'relation', coalesce(first_one ->> 'key', '(a row without a key)'), first_one ->> 'reason',
+      case when total = 1 then '1 row' else total || ' rows' end, first_one ->> 'relation',
+      case when first_one ->> 'key' <> '{}' then first_one ->> 'key'
+        when first_one ->> 'reason' = 'erased' then '(a row whose key was erased, too)'
+        when exists (select from agentundo._tracked t cross join lateral agentundo._key(t.id) where t.relation::text = first_one ->> 'relation') then '(a row whose key is not shown)'
+        else '(a row without a key)' end, first_one ->> 'reason',
       coalesce(' (' || (select string_agg(c, ', ') from jsonb_array_elements_text(first_one -> 'columns') c) || ')', coalesce(' (' || (first_one ->> 'constraint') || ')', '')),
       case when total > 1 then ', and more' else '' end),
     case when on_conflict = 'force'
@@ -6057,6 +6113,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set quot
 $body$
 declare
   result agentundo.revert_result := task.answer;
+  originals constant text[] := agentundo._originals(result.invocations);
   earlier text;
 begin
   select count(*) filter (where x.action = 'delete' and x.status in ('ok', 'merge')), count(*) filter (where x.action = 'insert' and x.status in ('ok', 'merge')),
@@ -6078,8 +6135,10 @@ begin
   select case when v.partial then 'partially_reverted' when earlier is not null then 'already_reverted' else 'reverted' end
     into result.status from agentundo._revert v where v.id = result.revert_id;
   if earlier is null then
-    perform agentundo._emit(case when redo then 'invocation_redone' else 'invocation_reverted' end, result.invocations[1],
-      jsonb_build_object('revert_id', revert_id, 'status', result.status, 'reverted_by', reverted_by, 'reason', reason, 'invocations', result.invocations));
+    -- Listeners know calls, not reverts: a redo is told of as of what it has done again.
+    perform agentundo._emit(case when redo then 'invocation_redone' else 'invocation_reverted' end, originals[1],
+      jsonb_build_object('revert_id', revert_id, 'status', result.status, 'by', reverted_by, 'reason', reason, 'invocations', originals,
+        'reverts', nullif(array(select u from unnest(result.invocations) u where u <> all (originals)), '{}')));
   end if;
   return result;
 end
@@ -6299,8 +6358,8 @@ comment on function agentundo.redo(text, text, boolean, text, text, text) is
 -- Locks: the row of the invocation, for the rest of the transaction. Steps of a run are given out
 -- under advisory locks that nobody waits for.
 
--- One row in `_event`, and a wake-up for listeners, who are to read `agentundo.events`: anybody can
--- send a notification. Off where NOTIFY is not possible (PREPARE TRANSACTION) or not wanted.
+-- One row in `_event`, with the role of whoever did it in the payload, and a wake-up for listeners, who are to
+-- read `agentundo.events`: anybody can send a notification. Off where NOTIFY is not possible (PREPARE TRANSACTION) or not wanted.
 create or replace function agentundo._emit(kind text, invocation text, payload jsonb default '{}', source text default 'system') returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
@@ -6313,7 +6372,7 @@ begin
   select * into c from agentundo._change x where x.change = (select min(y.change) from agentundo._change y where y.invocation = _emit.invocation);
   insert into agentundo._event (kind, source, scope, invocation, run, step, tool, actor, payload)
   values (_emit.kind, _emit.source, coalesce(i.scope, c.scope), _emit.invocation, coalesce(i.run, c.run), coalesce(i.step, c.step),
-          coalesce(i.tool, c.tool), coalesce(i.actor, c.actor), coalesce(_emit.payload, '{}'))
+          coalesce(i.tool, c.tool), coalesce(i.actor, c.actor), coalesce(_emit.payload, '{}') || jsonb_build_object('role', session_user))
   returning event into number;
   if coalesce(agentundo._setting('agentundo.notify'), (select s.value from agentundo._setting s where s.name = 'notify'), 'on') <> 'off' then
     perform pg_notify('agentundo', jsonb_build_object('event', number, 'kind', kind, 'invocation', invocation)::text);
@@ -6531,6 +6590,52 @@ comment on function agentundo.record_effect(text, text, text, text, timestamptz,
 --
 -- Locks: rows of `_invocation` by id, as everywhere; a revert of the same invocations waits.
 
+-- Settings -----------------------------------------------------------------------------------------------
+
+-- What is wrong with the value of a setting; null: nothing. Asked when one is written, and again by whatever reads
+-- it: a dump may bring others.
+create or replace function agentundo._setting_problem(name text, value text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set intervalstyle = 'postgres' as
+$body$
+declare
+  now constant timestamptz := clock_timestamp();
+begin
+  if name in ('retention', 'detection_time', 'cancel_window') then
+    if value::interval < '0' or now + value::interval < now - value::interval then
+      return 'it must not be negative';
+    end if;
+  elsif name = 'radius' and value !~ '^[1-9][0-9]{0,8}$' then
+    return 'it is a whole number from 1 to 999999999';
+  elsif name = 'largest_undo' and value !~ '^[1-9][0-9]{0,17}( rows)?$' then
+    return 'it is a number of rows such as ''5000000 rows''';
+  elsif name = 'notify' and value not in ('on', 'off') then
+    return 'it is on or off';
+  end if;
+  return case when value is null then 'it is missing' end;
+exception when data_exception then
+  return 'it is an interval such as ''30 days''';
+end
+$body$;
+
+create or replace function agentundo._check_setting() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  problem constant text := agentundo._setting_problem(new.name, new.value);
+begin
+  if new.name not in ('retention', 'detection_time', 'radius', 'cancel_window', 'notify', 'largest_undo') then
+    perform agentundo._fail('22023', format('agentundo: there is no setting %L', left(new.name, 40)),
+      'There are retention, detection_time, radius, cancel_window, notify and largest_undo.');
+  elsif problem is not null then
+    perform agentundo._fail('22023', format('agentundo: the setting %s cannot be %L: %s', new.name, left(new.value, 40), problem),
+      'The page sql.md of the documentation says what each setting means.');
+  end if;
+  return new;
+end
+$body$;
+create or replace trigger check_value before insert or update on agentundo._setting
+  for each row execute function agentundo._check_setting();
+
 -- Health -------------------------------------------------------------------------------------------------
 
 -- What is wrong with one tracked table.
@@ -6692,7 +6797,14 @@ begin
     select 'error', 'agentundo', format('history is kept for %s, not longer than it takes to find a mistake (%s)', r.value, d.value),
       'Raise the setting retention, or lower detection_time, in agentundo._setting.'
     from agentundo._setting r join agentundo._setting d on d.name = 'detection_time'
-    where r.name = 'retention' and r.value::interval <= d.value::interval
+    where r.name = 'retention' and agentundo._age('retention') <= agentundo._age('detection_time')
+    union all
+    select 'error', 'agentundo', format('the setting %s is %s: %s', w.name, coalesce(quote_literal(left(s.value, 40)), 'gone'), agentundo._setting_problem(w.name, s.value)),
+      format('Write another value into agentundo._setting; at first it was %L.', w.value)
+    from (values ('retention', '30 days'), ('detection_time', '7 days'), ('radius', '50'), ('cancel_window', '900 s'),
+                 ('notify', 'on'), ('largest_undo', '5000000 rows')) w (name, value)
+    left join agentundo._setting s on s.name = w.name
+    where agentundo._setting_problem(w.name, s.value) is not null
     union all
     select 'warning', 'agentundo', format('its objects belong to the superuser %s: a revert runs other people''s constraints as superuser', rolname),
       'Create the role agentundo_owner and install again, or own them by a role without SUPERUSER.'
@@ -6787,11 +6899,22 @@ begin
 end
 $body$;
 
+-- An interval as people write it: 1 minute 30 seconds, not 00:01:30.
+create or replace function agentundo._in_words(age interval) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$
+  select coalesce(string_agg(format('%s %s%s', p.n, p.unit, case when abs(p.n) <> 1 then 's' end), ' ' order by p.place), '0 seconds')
+  from (values
+    (1, extract(year from age), 'year'), (2, extract(month from age), 'month'), (3, extract(day from age), 'day'),
+    (4, extract(hour from age), 'hour'), (5, extract(minute from age), 'minute'), (6, trim_scale(extract(second from age)), 'second')) p (place, n, unit)
+  where p.n <> 0
+$body$;
+
 create or replace function agentundo.purge(older_than interval default null) returns agentundo.purge_count
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  age interval := coalesce(older_than, (select s.value::interval from agentundo._setting s where s.name = 'retention'));
+  age interval := coalesce(older_than, agentundo._age('retention'));
   before timestamptz := clock_timestamp() - age;
   doomed text[];
   t agentundo._tracked;
@@ -6800,8 +6923,9 @@ declare
 begin
   perform agentundo._require_operator('purge');
   perform agentundo._require_fresh_snapshots('purge');
-  if age < interval '0' then
-    perform agentundo._fail('22023', format('agentundo: %s is not an age', age), 'Give an interval such as ''30 days''.');
+  if age is null or age < interval '0' then
+    perform agentundo._fail('22023', case when age is null then 'agentundo: the setting retention is not an age' else format('agentundo: %s is not an age', agentundo._in_words(age)) end,
+      'Give an interval such as ''30 days''.');
   end if;
   -- Locked first, then looked at again: a revert may have come in between.
   perform agentundo._lock_invocations(agentundo._purgeable(before));
@@ -6848,20 +6972,25 @@ $body$;
 create or replace function agentundo.hold(invocation text, reason text) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+declare
+  release constant boolean := coalesce(reason, '') = '';
 begin
   perform agentundo._require_operator('hold invocations');
   perform agentundo._require_known(array[invocation], null);
   perform agentundo._lock_invocations(array[invocation]);
+  if release and exists (select from agentundo._invocation i where i.id = hold.invocation and i.purged_at is null and i.held is null) then
+    return 0;  -- nothing held it: nothing has happened
+  end if;
   update agentundo._invocation i set held = nullif(hold.reason, '') where i.id = hold.invocation and i.purged_at is null;
   if not found then  -- purged while we waited
     perform agentundo._require_known(array[invocation], null);
   end if;
-  perform agentundo._emit(case when coalesce(reason, '') = '' then 'hold_released' else 'invocation_held' end, invocation, jsonb_build_object('reason', reason));
+  perform agentundo._emit(case when release then 'hold_released' else 'invocation_held' end, invocation, jsonb_build_object('reason', reason));
   return (select count(*) from agentundo._change c where c.invocation = hold.invocation);
 end
 $body$;
 comment on function agentundo.hold(text, text) is
-  'Exempts an invocation, with its reverts, from purge(), for a reason that is kept; null as the reason releases it. Returns how many changes that concerns. Changes none of your rows.';
+  'Exempts an invocation, with its reverts, from purge(), for a reason that is kept; null as the reason releases it. Returns how many changes that concerns, 0 when what is released was not held. Changes none of your rows.';
 
 create or replace function agentundo.erase(relation regclass, key jsonb, reason text) returns agentundo.erase_count
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -6924,9 +7053,9 @@ declare
   for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputy', '_create_deputy', '_admit', '_why_not_trackable',
                             '_remember_schema', '_kept_mode', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
   for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
-  for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version', 'row_writer'];
+  for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version', 'row_writer', 'effects_of'];
   for_revert text[] := array['revert', 'revert_run', 'redo'];
-  for_reader text[] := array['check', '_health', '_run_invocations'];  -- the latter two stand in views
+  for_reader text[] := array['check', '_health', '_run_invocations', '_age'];  -- the latter stand in views
   granted record;
   function regprocedure;
 begin
