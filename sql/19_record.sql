@@ -157,7 +157,8 @@ end
 $body$;
 
 -- The tables that this transaction has written since it was tagged and that are not tracked: what a
--- revert will not take back.
+-- revert will not take back. The statistics count what a savepoint has rolled back, too; its locks are gone
+-- with it. They are dear to ask for, so only for tables that are left.
 create or replace function agentundo._uncovered_tables() returns text[]
 language sql volatile security definer set search_path = pg_catalog, pg_temp as
 $body$
@@ -168,6 +169,9 @@ $body$
     and s.schemaname not in ('agentundo', 'agentundo_history') and s.schemaname not like 'pg\_temp\_%'
     and not exists (select from agentundo._tracked t
                     where t.active and t.relation in (s.relid, pg_partition_root(s.relid)))
+    and exists (select from pg_locks l
+                where l.pid = pg_backend_pid() and l.locktype = 'relation' and l.relation = s.relid and l.mode = 'RowExclusiveLock'
+                offset 0)
 $body$;
 
 create or replace function agentundo.commit_invocation(id text, result jsonb default null) returns void

@@ -239,3 +239,34 @@ def test_a_refusal_looks_at_what_the_role_is(
     )
     (hint,) = hints(nobody, plans)
     assert hint.startswith("Grant agentundo_app, agentundo_operator or agentundo_auditor to")
+
+
+# Tables that are not tracked ----------------------------------------------------------------------
+
+
+def test_what_a_savepoint_rolled_back_is_not_uncovered(t: Connection) -> None:
+    """Whatever wrote it, to whatever kind of table; what was written besides is."""
+    t.execute(
+        "create table parted (id int) partition by list (id);"
+        "create table part_1 partition of parted for values in (1);"
+        "create table part_2 partition of parted for values in (2);"
+        "create table master (id int primary key);"
+        "create table child (m int references master on delete cascade);"
+        "insert into master values (1), (2); insert into child values (1), (2);"
+        "create table gone (id int); create table kept (id int); create table freed (id int)"
+    )
+    t.execute("select agentundo.record_invocation('call')")
+    with t.transaction():
+        t.execute("select agentundo.tag('call')")
+        t.execute("update t set v = 2")
+        t.execute("savepoint a; insert into gone values (1); insert into parted values (1)")
+        t.execute("rollback to savepoint a")
+        t.execute("savepoint b; insert into freed values (1); release savepoint b")
+        t.execute("insert into kept values (1); insert into parted values (2)")
+        t.execute(
+            "do $$ begin insert into gone values (1); raise; exception when others then end $$"
+        )
+        t.execute("delete from master where id = 1")
+        t.execute("select agentundo.commit_invocation('call')")
+    (uncovered,) = rows(t, "select uncovered from agentundo.invocations where id = 'call'")[0]
+    assert uncovered == [f"public.{one}" for one in ("child", "freed", "kept", "master", "part_2")]
