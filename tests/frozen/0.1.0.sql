@@ -4920,7 +4920,12 @@ declare
   more text[];
   t agentundo._tracked;
   same_key text;
+  loops constant text := current_setting('enable_nestloop');
 begin
+  -- As in _net(): the planner takes a list of decisions for a few rows, and would read all of history for each.
+  if (select count(*) from unnest(d) x where x.status = 'conflict') > 500 then
+    perform set_config('enable_nestloop', 'off', true);
+  end if;
   for t in select * from agentundo._tracked x where x.relation is not null and x.id in (select y.tracked from unnest(d) y where y.status = 'conflict') loop
     -- the last writer of the row itself
     same_key := agentundo._same_key(t.id, 'h', 'k');
@@ -4934,42 +4939,36 @@ begin
       agentundo._from(t), t.id), null, d) as found (invocations text[]);
     found := found || coalesce(more, '{}');
     if same_key is not null then
-      -- and where that was an undo, which has only put back what was there: who of those that stand wrote before
-      select * into more from agentundo._look(agentundo._fill($sql$
-        with suspect as materialized (
-          select x.place, x.change, coalesce(x.after, x.before) as image
-          from unnest($1) x
-          join lateral (select r.xmin::text::bigint as version from {{table}} r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
-          where x.tracked = {{id}} and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')
-            and exists (
-              select from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
-              where c.tracked = {{id}} and c.xmin::text::bigint = r.version)),
-        writer as (
-          select distinct on (s.place) c.invocation
-          from suspect s
-          join lateral (select * from {{history}} k where k.ctid = s.image offset 0) k on true
-          join agentundo._change c on c.tracked = {{id}} and c.change > s.change and c.change <> all ($6)
-          join {{history}} h on h._change = coalesce(c.source, c.change) and {{same_key}}
-          where {{stands}}
-          order by s.place, c.change desc)
-        select array_agg(distinct w.invocation) from writer w$sql$, jsonb_build_object(
-          'table', agentundo._from(t), 'history', t.history, 'id', t.id, 'same_key', same_key, 'stands', agentundo._stands_in_row_sql(t))),
-        null, d, e => uncovered) as found (invocations text[]);
-      found := found || coalesce(more, '{}');
+      -- and where that was an undo, which has only put back what was there: who of those that stand wrote before;
       -- who deleted it, or wrote in between two of ours
-      select * into more from agentundo._look(format($sql$
-        select array_agg(distinct c.invocation)
-        from unnest($1) x
-        join lateral (select * from %1$s k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
-        join agentundo._change c on c.tracked = x.tracked and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
-         and (c.change > x.change or x.detail ? 'segments')
-        join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
-        where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments') and %5$s$sql$,
-        t.history, same_key, t.id, ids, agentundo._stands_in_row_sql(t)),
+      select * into more from agentundo._look(agentundo._fill($sql$
+        with way as materialized (
+          select x.place, x.change, torn, torn or x.reason = 'row_deleted' as everybody, {{keys}}
+          from unnest($1) x
+          cross join lateral coalesce(x.detail ? 'segments', false) as torn
+          join lateral (select * from {{history}} k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
+          left join lateral (select r.xmin::text::bigint as version from {{table}} r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
+          where x.tracked = {{id}} and x.status = 'conflict' and (torn or x.reason = 'row_deleted'
+            or x.reason in ('row_changed', 'row_rewritten', 'row_exists') and r.version in (
+              select c.xmin::text::bigint from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid where c.tracked = {{id}}))),
+        writer as materialized (
+          select k.place, k.everybody, c.change, c.invocation
+          from agentundo._change c
+          join {{history}} h on h._change = coalesce(c.source, c.change)
+          join way k on {{same_key}} and (c.change > k.change or k.torn)
+          where c.tracked = {{id}} and c.change <> all ($6) and {{stands}})
+        select array_agg(distinct l.invocation)
+        from (
+          select w.invocation from writer w where w.everybody
+          union all
+          select * from (select distinct on (w.place) w.invocation from writer w where not w.everybody order by w.place, w.change desc) w) l$sql$, jsonb_build_object(
+          'table', agentundo._from(t), 'history', t.history, 'id', t.id, 'keys', agentundo._key_list(t.id, 'k'),
+          'same_key', same_key, 'stands', agentundo._stands_in_row_sql(t))),
         null, d, e => uncovered) as found (invocations text[]);
       found := found || coalesce(more, '{}');
     end if;
   end loop;
+  perform set_config('enable_nestloop', loops, true);
   -- whoever wrote the rows that depend on ours, or hold our unique values
   select array_agg(distinct c.invocation) into more
     from unnest(d) x
