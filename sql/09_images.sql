@@ -192,7 +192,9 @@ $body$
   from pg_type y where y.oid = type
 $body$;
 
--- The key of a tracked table as it is now: one row per column. No rows: the whole row is the key.
+-- The key of a tracked table as it is now: one row per column. No rows: the whole row is the key. A column that
+-- was retyped without a loss has its values in several history columns; `history_column` is the newest, which
+-- _history() fills from the others.
 create or replace function agentundo._key(
   tracked_id int, out place int, out attnum smallint, out name name, out history_column name, out history_type text,
   out type oid)
@@ -201,16 +203,39 @@ $body$
 #variable_conflict use_column
 begin
   return query
-  select k.n::int, c.attnum, c.name, c.history_column, c.type, c.type_now
-  from agentundo._tracked t
-  cross join lateral agentundo._best_key(t.relation) b
-  cross join lateral unnest(b.columns) with ordinality k (attnum, n)
-  join agentundo._columns(t.id) c on c.attnum = k.attnum and c.live
-  where t.id = tracked_id
-    -- A key column that was retyped since, came later or whose labels were renamed cannot find old images
-    -- by a join; then whole rows are compared.
-    and (select bool_and(x.since_change = 0 and x.history_column is not null and not (x.type = 'text' and agentundo._renamed_labels(t.id, x.attnum))) from agentundo._columns(t.id) x join unnest(b.columns) y (attnum) on y.attnum = x.attnum);
+  with part as (
+    select k.n::int as place, k.attnum, now.name, now.type_now, old.history_column, old.type, old.since_change,
+      agentundo._widens(old.type, now.type) and not (old.type = 'text' and agentundo._renamed_labels(tracked_id, k.attnum)) as usable
+    from agentundo._tracked t
+    cross join lateral agentundo._best_key(t.relation) b
+    cross join lateral unnest(b.columns) with ordinality k (attnum, n)
+    left join agentundo._columns(t.id) now on now.attnum = k.attnum and now.live
+    left join agentundo._columns(t.id) old on old.attnum = k.attnum and old.history_column is not null
+      and coalesce(old.until_change > old.since_change, true)
+    where t.id = tracked_id)
+  select p.place, p.attnum, p.name, (array_agg(p.history_column order by p.since_change desc))[1], (array_agg(p.type order by p.since_change desc))[1], p.type_now
+  from part p
+  -- A key column that came later, or whose values would not be the same ones now, cannot find old images by a
+  -- join; then whole rows are compared.
+  where not exists (
+    select from part x group by x.attnum having not coalesce(bool_and(x.usable) and min(x.since_change) = 0, false))
+  group by p.place, p.attnum, p.name, p.type_now;
 end
+$body$;
+
+-- History as it stands in a FROM clause: the newest history column of each key column has the key of all images.
+create or replace function agentundo._history(t agentundo._tracked) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with filled as (
+    select k.history_column, string_agg(format('%I%s', c.history_column, case when c.type <> k.history_type then '::' || k.history_type else '' end), ', ' order by c.since_change desc) as sources
+    from agentundo._key(t.id) k
+    join agentundo._columns(t.id) c on c.attnum = k.attnum and c.history_column is not null and coalesce(c.until_change > c.since_change, true)
+    group by k.history_column having count(*) > 1)
+  select case when not exists (select from filled) then t.history::text
+    else '(select ctid, ' || string_agg(case when f.sources is null then quote_ident(a.attname) else format('coalesce(%s) as %I', f.sources, f.history_column) end, ', ' order by a.attnum) || format(' from %s)', t.history) end
+  from pg_attribute a left join filled f on f.history_column = a.attname
+  where a.attrelid = t.history and a.attnum > 0 and not a.attisdropped
 $body$;
 
 -- The columns of history that hold the key, with an alias before each; null: there is no key.

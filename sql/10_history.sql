@@ -441,7 +441,7 @@ $body$
       group by x.change, x.identity) g
     cross join lateral unnest(g.before, g.after) with ordinality p (before, after, item)$sql$,
     agentundo._identity_sql(t.id, 'h', 'history'), agentundo._key_sql(t.id, 'h', 'history'), agentundo._json_sql(t.id, 'h', 'history'),
-    changes, t.history, matching)
+    changes, agentundo._history(t), matching)
 $body$;
 
 -- The columns that a caller may read, in the order of the table.

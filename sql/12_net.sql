@@ -71,7 +71,7 @@ $body$
     where not exists (
       select from still_settled s
       where {{settled}} and s.number > c.change and c.invocation = any (s.invocations)))$sql$,
-    jsonb_build_object('history', t.history, 'stranger', agentundo._stranger_sql('f'), 'keys', coalesce(', ' || agentundo._key_list(t.id, 'h'), ''),
+    jsonb_build_object('history', agentundo._history(t), 'stranger', agentundo._stranger_sql('f'), 'keys', coalesce(', ' || agentundo._key_list(t.id, 'h'), ''),
       'settled', coalesce(agentundo._same_key(t.id, 'h', 's'), 'false'), 'redone', coalesce(agentundo._same_key(t.id, 's', 'r'), 'false')))
 $body$;
 
@@ -195,8 +195,8 @@ $body$
 $body$;
 
 -- Was the straight way right? Each image and each row may stand in one decision only (two foreign keys that
--- act can write a row twice in one change), and if anything was undone since, only rows that are as the
--- change left them have nothing to do with it.
+-- act can write a row twice in one change). If anything was undone since, only rows that are as the change left
+-- them have nothing to do with it; and where versions are lost, whoever has written since may have left the same.
 create or replace function agentundo._stayed_straight(t agentundo._tracked, changes bigint[], d agentundo._decision[]) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -206,6 +206,8 @@ $body$
           from unnest(d) x)
     and (not agentundo._undone_since(t, changes)
       or not exists (select from unnest(d) x where x.status <> 'ok' or x.cur is null or x.basis <> 'version'))
+    and (not exists (select from unnest(d) x where x.basis = 'value' and x.cur is not null)
+      or not exists (select from agentundo._change f where f.tracked = t.id and f.change > (select max(o.change) from agentundo._change o where o.change = any (changes) and o.tracked = t.id)))
   from agentundo._change c where c.tracked = t.id and c.change = any (changes)
 $body$;
 
@@ -236,8 +238,11 @@ $body$
      where old.until_change is not null and not agentundo._widens(old.type, new.type)
      having max(old.until_change) is not null),
     (select string_agg(format('%1$s <= %2$s and %3$s > %2$s', before_change, c.since_change, change), ' or ')
-     from agentundo._columns(tracked_id) c
-     where c.live and c.since_change > 0 and c.history_column is not null))
+     from (
+       select min(c.since_change) as since_change from agentundo._columns(tracked_id) c
+       where c.history_column is not null and coalesce(c.until_change > c.since_change, true)
+       group by c.attnum having bool_or(c.live)) c
+     where c.since_change > 0))
 $body$;
 
 -- Has the storage of the row r been rewritten since a change? All of its rows have another xmin then. A change
@@ -298,7 +303,7 @@ $body$
     where f.tracked = $9[4]::int and f.change > (select min(change) from change)
       and f.operation in ('D', 'T') and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
       and exists (select from net where after is null and {{of_net}})$sql$,
-    jsonb_build_object('history', t.history, 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f')))
+    jsonb_build_object('history', agentundo._history(t), 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f')))
 $body$;
 
 -- The straight way, see _is_straight(): one image before, one after, the row now.
@@ -335,7 +340,7 @@ begin
     select *, 1 as segments, null::text as at, false as taken_back, matches and (by_value or version = own_version) as untouched,
       {{moved}} and (before is null or after is null) as moved
     from compared)$sql$, jsonb_build_object(
-    'history', t.history, 'lookup', lookup, 'source', coalesce(c.source, c.change),
+    'history', agentundo._history(t), 'lookup', lookup, 'source', coalesce(c.source, c.change),
     'keys', (select string_agg(format('coalesce(o.%1$I, n.%1$I) as %1$I', k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
     'h_keys', agentundo._key_list(t.id, 'h'), 'same_key', agentundo._same_key(t.id, 'o', 'n'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
     'old', case when c.inverted then 'N' else 'O' end, 'new', case when c.inverted then 'O' else 'N' end,

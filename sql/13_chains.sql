@@ -240,8 +240,8 @@ $body$ select $sql$,
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true
     left join lateral (select {{before}} operator(pg_catalog.*=) {{row}} as matches
       from {{history}} h where h.ctid = n.before and r.ctid is not null and a.matches is not true offset 0) b on true),
-  suspect as materialized (   -- last written by an undo or redo: who wrote before that?
-    select {{keys}} from compared where version <> own_version and version in ({{undo_versions}})),
+  suspect as materialized (   -- last written by an undo or redo, or versions are lost: who wrote before that?
+    select {{keys}} from compared where by_value and matches or version <> own_version and version in ({{undo_versions}})),
   stranger as materialized (
     select max(f.change) as change, {{h_keys}}
     from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change)
@@ -249,8 +249,8 @@ $body$ select $sql$,
       and exists (select from suspect) and not exists (select from undone u where u.change = f.change and {{of_undone}})
     group by {{h_keys}}),
   judged as materialized (
-    select compared.*, matches and not written_again and (by_value or version = own_version or version = any (versions)
-        or version in ({{undo_versions}}) and s.change is null) as untouched,
+    select compared.*, matches and not written_again and (version = own_version or version = any (versions)
+        or (by_value or version in ({{undo_versions}})) and s.change is null) as untouched,
       back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $9[4]::int and f.change = any ($7)) as taken_back,
       case when segments > 1 then st.at end as at
     from compared
@@ -272,7 +272,7 @@ $body$
       ('later_net', 'l', 'n'), ('deleted_net', 'x', 'n'), ('overtaken_net', 'o', 'n'), ('stranger_compared', 's', 'compared')) p (piece, one, other))
   select agentundo._net_head(t)
     || agentundo._fill(agentundo._chains_sql() || agentundo._undone_sql() || agentundo._look_sql(), same_key.pieces || jsonb_build_object(
-      'history', t.history, 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
+      'history', agentundo._history(t), 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
       'h_keys', replace(key.list, 'one.', 'h.'), 'image_keys', replace(key.list, 'one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'taken_image', agentundo._image_row(t.id, 'h', 'x.change'),
       'came_to', agentundo._image_row(t.id, 'n', 'c.new_change'), 'came_back', agentundo._image_row(t.id, 'h', 'c.image_change'),

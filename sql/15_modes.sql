@@ -145,7 +145,7 @@ begin
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
     left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
-    ours, theirs, captured, t.history, agentundo._from(t),
+    ours, theirs, captured, agentundo._history(t), agentundo._from(t),
     agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stranger_sql('f'),
     t.id, merge::text),
     null, d, e => changes, f => family) as found (items agentundo._difference[]);

@@ -145,7 +145,7 @@ $body$
             select from agentundo._revert w join agentundo._change f on f.invocation = w.id and f.xid = w.xid and f.tracked = c.tracked
             join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_row}}
             where w.invocations @> array[v.id] and w.standing and w.number > v.number))))$sql$,
-    jsonb_build_object('history', t.history, 'of_row', agentundo._same_key(t.id, 'h', 'k')))
+    jsonb_build_object('history', agentundo._history(t), 'of_row', agentundo._same_key(t.id, 'h', 'k')))
 $body$;
 
 -- Who wrote what stands in the way, as far as it was tagged: the invocations that cascade takes along.
@@ -173,12 +173,12 @@ begin
       join lateral (select r.xmin::text::bigint as version from %s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
       join agentundo._change c on c.tracked = x.tracked and c.change > x.change and c.xmin::text::bigint = r.version
       where x.tracked = %s and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$
-        || case when same_key is not null then ' and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid)' else '' end,
+        || case when same_key is not null then ' and x.basis <> ''value'' and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid)' else '' end,
       agentundo._from(t), t.id), null, d) as found (invocations text[]);
     found := found || coalesce(more, '{}');
     if same_key is not null then
-      -- and where that was an undo, which has only put back what was there: who of those that stand wrote before;
-      -- who deleted it, or wrote in between two of ours
+      -- and where that was an undo, which has only put back what was there, or versions are lost: who of those that
+      -- stand wrote last; who deleted it, or wrote in between two of ours
       select * into more from agentundo._look(agentundo._fill($sql$
         with way as materialized (
           select x.place, x.change, torn, torn or x.reason = 'row_deleted' as everybody, {{keys}}
@@ -187,8 +187,8 @@ begin
           join lateral (select * from {{history}} k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
           left join lateral (select r.xmin::text::bigint as version from {{table}} r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
           where x.tracked = {{id}} and x.status = 'conflict' and (torn or x.reason = 'row_deleted'
-            or x.reason in ('row_changed', 'row_rewritten', 'row_exists') and r.version in (
-              select c.xmin::text::bigint from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid where c.tracked = {{id}}))),
+            or x.reason in ('row_changed', 'row_rewritten', 'row_exists') and (x.basis = 'value' or r.version in (
+              select c.xmin::text::bigint from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid where c.tracked = {{id}})))),
         writer as materialized (
           select k.place, k.everybody, c.change, c.invocation
           from agentundo._change c
@@ -200,7 +200,7 @@ begin
           select w.invocation from writer w where w.everybody
           union all
           select * from (select distinct on (w.place) w.invocation from writer w where not w.everybody order by w.place, w.change desc) w) l$sql$, jsonb_build_object(
-          'table', agentundo._from(t), 'history', t.history, 'id', t.id, 'keys', agentundo._key_list(t.id, 'k'),
+          'table', agentundo._from(t), 'history', agentundo._history(t), 'id', t.id, 'keys', agentundo._key_list(t.id, 'k'),
           'same_key', same_key, 'stands', agentundo._stands_in_row_sql(t))),
         null, d, e => uncovered) as found (invocations text[]);
       found := found || coalesce(more, '{}');
@@ -308,7 +308,7 @@ begin
       join agentundo._change y using (change)
       left join agentundo._revert v on v.id = y.invocation and v.xid = y.xid
       window same as (partition by y.xid)) w$sql$,
-    history_row, t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
+    history_row, agentundo._history(t), agentundo._match_sql(t.id, 'h', 'history', '$1'))
     into written
     using key, t.id, ids, coalesce((select min(y.change) from agentundo._change y where y.invocation = any (ids) and y.tracked = t.id), 0);
   foreach c in array coalesce(written, '{}') loop

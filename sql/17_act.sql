@@ -160,7 +160,7 @@ begin
         select distinct %1$s from %2$s h where h._change = any (%7$L::bigint[])) k
       join %3$s r on %4$s
       order by %5$s for %6$s of r) locked$sql$,
-    agentundo._key_list(tracked_id, 'h'), t.history, agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end,
+    agentundo._key_list(tracked_id, 'h'), agentundo._history(t), agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end,
     array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id)));
 end
 $body$;
@@ -480,7 +480,7 @@ begin
         join unnest($1) d on d.tracked = $2 and d.status in ('ok', 'merge') and d.action = 'insert'
         join lateral (select * from %1$s b where b.ctid = d.before offset 0) b on %2$s
         where c.xid >= pg_snapshot_xmin($3) and not pg_visible_in_snapshot(c.xid, $3) and c.tracked = $2 and c.invocation is distinct from $4)$sql$,
-      t.history, agentundo._same_key(t.id, 'h', 'b')) into unseen using d, t.id, decided, revert_id;
+      agentundo._history(t), agentundo._same_key(t.id, 'h', 'b')) into unseen using d, t.id, decided, revert_id;
     if unseen then
       raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back', hint = 'Call revert again.';
     end if;

@@ -419,6 +419,7 @@ $body$
 declare
   t agentundo._tracked := agentundo._tracked_table(relation);
   changes bigint[];
+  images tid[];
   ids text[];
   gone agentundo.erase_count := row(0, 0);
 begin
@@ -430,14 +431,13 @@ begin
   end if;
   -- Waits for captures and reverts that write to this history now, and lets no new ones begin.
   execute format('lock table %s in share row exclusive mode', t.history);
-  execute format('select array_agg(distinct h._change) from %s h where %s', t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
-    into changes using key;
+  execute format('select array_agg(distinct h._change), array_agg(h.ctid) from %s h where %s', agentundo._history(t), agentundo._match_sql(t.id, 'h', 'history', '$1'))
+    into changes, images using key;
   select array_agg(distinct c.invocation) into ids
     from agentundo._change c where (c.change = any (changes) or c.source = any (changes)) and c.invocation is not null;
   perform agentundo._lock_invocations(ids);  -- no revert may be acting on an image that goes
 
-  execute format('delete from %s h where h._change = any ($2) and %s', t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
-    using key, changes;
+  execute format('delete from %s where ctid = any ($1)', t.history) using images;
   get diagnostics gone.images = row_count;
   insert into agentundo._erased (tracked, change, key, reason)
     select t.id, c, encode(sha256(convert_to(erase.key::text, 'UTF8')), 'hex'), erase.reason from unnest(changes) c

@@ -104,6 +104,30 @@ def test_rewritten_storage_is_compared_by_value(t: Connection, rewrite: str) -> 
     assert revert(t, "inv", on_conflict="skip").counts == (0, 0, 2, 1, 1)
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        "update t set v = v where id = 1",
+        "update t set w = 9 where id = 1; update t set w = 1 where id = 1",
+        "delete from t where id = 1; insert into t values (1, 10, 1)",
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["update t set w = 0 where id = 3"]], ids=["one", "two"])
+def test_captured_writes_of_the_same_values_are_seen_in_rewritten_storage(
+    t: Connection, later: str, more: list[str]
+) -> None:
+    """Their versions are lost, but not that they were made."""
+    run(t, "select agentundo.track('t', 'all')")
+    write(t, "update t set v = v + 9 where id < 3", *more)
+    run(t, *later.split("; "), "vacuum full t")
+    before = snapshot(t, "t")
+    with refused("UN001") as caught:
+        revert(t, "inv")
+    assert caught.reasons == ["row_rewritten"]
+    assert_same(before, snapshot(t, "t"))
+    assert revert(t, "inv", on_conflict="skip").counts == (0, 0, 1 + len(more), 1, 1)
+
+
 # Copies of the database ------------------------------------------------------------------------
 
 
@@ -174,6 +198,29 @@ def test_restored_from_a_dump(t: Connection, copy: Callable[..., Connection], si
     run(t, "update t set v = 11, w = 2 where id = 2", "insert into t values (3, 12, 3)")
     assert revert(t, "inv", on_conflict="force", reverted_by="d", reason="r").counts[3:] == (0, 0)
     assert_same(before, snapshot(t, "t"))
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_writers_of_before_a_dump_are_found(
+    t: Connection, copy: Callable[..., Connection], synced: bool
+) -> None:
+    """Cascade takes them along, and they are named, by what they wrote."""
+    before = snapshot(t, "t")
+    write(t, "update t set v = v + 9 where id < 3", invocation="first")
+    write(t, "update t set w = 7 where id = 1", invocation="second")
+    write(t, "update t set w = 7 where id = 3", invocation="unrelated")
+    there = copy("--single-transaction")
+    if synced:
+        run(there, "select agentundo.sync()")
+    asked = "select captured, invocation from agentundo.row_writer('t', '{\"id\": 1}', '{w}', %s)"
+    assert rows(there, asked, ["first"]) == [(True, "second")]
+    assert {row.invocation for row in plan(there, "first", on_conflict="cascade")} == {
+        "first",
+        "second",
+    }
+    assert revert(there, "first", on_conflict="cascade").invocations == ["first", "second"]
+    run(there, "update t set w = 3 where id = 3")
+    assert_same(before, snapshot(there, "t"))
 
 
 def test_versions_count_again_after_sync(t: Connection, copy: Callable[..., Connection]) -> None:

@@ -2314,7 +2314,9 @@ $body$
   from pg_type y where y.oid = type
 $body$;
 
--- The key of a tracked table as it is now: one row per column. No rows: the whole row is the key.
+-- The key of a tracked table as it is now: one row per column. No rows: the whole row is the key. A column that
+-- was retyped without a loss has its values in several history columns; `history_column` is the newest, which
+-- _history() fills from the others.
 create or replace function agentundo._key(
   tracked_id int, out place int, out attnum smallint, out name name, out history_column name, out history_type text,
   out type oid)
@@ -2323,16 +2325,39 @@ $body$
 #variable_conflict use_column
 begin
   return query
-  select k.n::int, c.attnum, c.name, c.history_column, c.type, c.type_now
-  from agentundo._tracked t
-  cross join lateral agentundo._best_key(t.relation) b
-  cross join lateral unnest(b.columns) with ordinality k (attnum, n)
-  join agentundo._columns(t.id) c on c.attnum = k.attnum and c.live
-  where t.id = tracked_id
-    -- A key column that was retyped since, came later or whose labels were renamed cannot find old images
-    -- by a join; then whole rows are compared.
-    and (select bool_and(x.since_change = 0 and x.history_column is not null and not (x.type = 'text' and agentundo._renamed_labels(t.id, x.attnum))) from agentundo._columns(t.id) x join unnest(b.columns) y (attnum) on y.attnum = x.attnum);
+  with part as (
+    select k.n::int as place, k.attnum, now.name, now.type_now, old.history_column, old.type, old.since_change,
+      agentundo._widens(old.type, now.type) and not (old.type = 'text' and agentundo._renamed_labels(tracked_id, k.attnum)) as usable
+    from agentundo._tracked t
+    cross join lateral agentundo._best_key(t.relation) b
+    cross join lateral unnest(b.columns) with ordinality k (attnum, n)
+    left join agentundo._columns(t.id) now on now.attnum = k.attnum and now.live
+    left join agentundo._columns(t.id) old on old.attnum = k.attnum and old.history_column is not null
+      and coalesce(old.until_change > old.since_change, true)
+    where t.id = tracked_id)
+  select p.place, p.attnum, p.name, (array_agg(p.history_column order by p.since_change desc))[1], (array_agg(p.type order by p.since_change desc))[1], p.type_now
+  from part p
+  -- A key column that came later, or whose values would not be the same ones now, cannot find old images by a
+  -- join; then whole rows are compared.
+  where not exists (
+    select from part x group by x.attnum having not coalesce(bool_and(x.usable) and min(x.since_change) = 0, false))
+  group by p.place, p.attnum, p.name, p.type_now;
 end
+$body$;
+
+-- History as it stands in a FROM clause: the newest history column of each key column has the key of all images.
+create or replace function agentundo._history(t agentundo._tracked) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with filled as (
+    select k.history_column, string_agg(format('%I%s', c.history_column, case when c.type <> k.history_type then '::' || k.history_type else '' end), ', ' order by c.since_change desc) as sources
+    from agentundo._key(t.id) k
+    join agentundo._columns(t.id) c on c.attnum = k.attnum and c.history_column is not null and coalesce(c.until_change > c.since_change, true)
+    group by k.history_column having count(*) > 1)
+  select case when not exists (select from filled) then t.history::text
+    else '(select ctid, ' || string_agg(case when f.sources is null then quote_ident(a.attname) else format('coalesce(%s) as %I', f.sources, f.history_column) end, ', ' order by a.attnum) || format(' from %s)', t.history) end
+  from pg_attribute a left join filled f on f.history_column = a.attname
+  where a.attrelid = t.history and a.attnum > 0 and not a.attisdropped
 $body$;
 
 -- The columns of history that hold the key, with an alias before each; null: there is no key.
@@ -2803,7 +2828,7 @@ $body$
       group by x.change, x.identity) g
     cross join lateral unnest(g.before, g.after) with ordinality p (before, after, item)$sql$,
     agentundo._identity_sql(t.id, 'h', 'history'), agentundo._key_sql(t.id, 'h', 'history'), agentundo._json_sql(t.id, 'h', 'history'),
-    changes, t.history, matching)
+    changes, agentundo._history(t), matching)
 $body$;
 
 -- The columns that a caller may read, in the order of the table.
@@ -3367,7 +3392,7 @@ $body$
     where not exists (
       select from still_settled s
       where {{settled}} and s.number > c.change and c.invocation = any (s.invocations)))$sql$,
-    jsonb_build_object('history', t.history, 'stranger', agentundo._stranger_sql('f'), 'keys', coalesce(', ' || agentundo._key_list(t.id, 'h'), ''),
+    jsonb_build_object('history', agentundo._history(t), 'stranger', agentundo._stranger_sql('f'), 'keys', coalesce(', ' || agentundo._key_list(t.id, 'h'), ''),
       'settled', coalesce(agentundo._same_key(t.id, 'h', 's'), 'false'), 'redone', coalesce(agentundo._same_key(t.id, 's', 'r'), 'false')))
 $body$;
 
@@ -3491,8 +3516,8 @@ $body$
 $body$;
 
 -- Was the straight way right? Each image and each row may stand in one decision only (two foreign keys that
--- act can write a row twice in one change), and if anything was undone since, only rows that are as the
--- change left them have nothing to do with it.
+-- act can write a row twice in one change). If anything was undone since, only rows that are as the change left
+-- them have nothing to do with it; and where versions are lost, whoever has written since may have left the same.
 create or replace function agentundo._stayed_straight(t agentundo._tracked, changes bigint[], d agentundo._decision[]) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -3502,6 +3527,8 @@ $body$
           from unnest(d) x)
     and (not agentundo._undone_since(t, changes)
       or not exists (select from unnest(d) x where x.status <> 'ok' or x.cur is null or x.basis <> 'version'))
+    and (not exists (select from unnest(d) x where x.basis = 'value' and x.cur is not null)
+      or not exists (select from agentundo._change f where f.tracked = t.id and f.change > (select max(o.change) from agentundo._change o where o.change = any (changes) and o.tracked = t.id)))
   from agentundo._change c where c.tracked = t.id and c.change = any (changes)
 $body$;
 
@@ -3532,8 +3559,11 @@ $body$
      where old.until_change is not null and not agentundo._widens(old.type, new.type)
      having max(old.until_change) is not null),
     (select string_agg(format('%1$s <= %2$s and %3$s > %2$s', before_change, c.since_change, change), ' or ')
-     from agentundo._columns(tracked_id) c
-     where c.live and c.since_change > 0 and c.history_column is not null))
+     from (
+       select min(c.since_change) as since_change from agentundo._columns(tracked_id) c
+       where c.history_column is not null and coalesce(c.until_change > c.since_change, true)
+       group by c.attnum having bool_or(c.live)) c
+     where c.since_change > 0))
 $body$;
 
 -- Has the storage of the row r been rewritten since a change? All of its rows have another xmin then. A change
@@ -3594,7 +3624,7 @@ $body$
     where f.tracked = $9[4]::int and f.change > (select min(change) from change)
       and f.operation in ('D', 'T') and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
       and exists (select from net where after is null and {{of_net}})$sql$,
-    jsonb_build_object('history', t.history, 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f')))
+    jsonb_build_object('history', agentundo._history(t), 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f')))
 $body$;
 
 -- The straight way, see _is_straight(): one image before, one after, the row now.
@@ -3631,7 +3661,7 @@ begin
     select *, 1 as segments, null::text as at, false as taken_back, matches and (by_value or version = own_version) as untouched,
       {{moved}} and (before is null or after is null) as moved
     from compared)$sql$, jsonb_build_object(
-    'history', t.history, 'lookup', lookup, 'source', coalesce(c.source, c.change),
+    'history', agentundo._history(t), 'lookup', lookup, 'source', coalesce(c.source, c.change),
     'keys', (select string_agg(format('coalesce(o.%1$I, n.%1$I) as %1$I', k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
     'h_keys', agentundo._key_list(t.id, 'h'), 'same_key', agentundo._same_key(t.id, 'o', 'n'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
     'old', case when c.inverted then 'N' else 'O' end, 'new', case when c.inverted then 'O' else 'N' end,
@@ -3890,8 +3920,8 @@ $body$ select $sql$,
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true
     left join lateral (select {{before}} operator(pg_catalog.*=) {{row}} as matches
       from {{history}} h where h.ctid = n.before and r.ctid is not null and a.matches is not true offset 0) b on true),
-  suspect as materialized (   -- last written by an undo or redo: who wrote before that?
-    select {{keys}} from compared where version <> own_version and version in ({{undo_versions}})),
+  suspect as materialized (   -- last written by an undo or redo, or versions are lost: who wrote before that?
+    select {{keys}} from compared where by_value and matches or version <> own_version and version in ({{undo_versions}})),
   stranger as materialized (
     select max(f.change) as change, {{h_keys}}
     from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change)
@@ -3899,8 +3929,8 @@ $body$ select $sql$,
       and exists (select from suspect) and not exists (select from undone u where u.change = f.change and {{of_undone}})
     group by {{h_keys}}),
   judged as materialized (
-    select compared.*, matches and not written_again and (by_value or version = own_version or version = any (versions)
-        or version in ({{undo_versions}}) and s.change is null) as untouched,
+    select compared.*, matches and not written_again and (version = own_version or version = any (versions)
+        or (by_value or version in ({{undo_versions}})) and s.change is null) as untouched,
       back and version in (select f.xmin::text::bigint from agentundo._change f where f.tracked = $9[4]::int and f.change = any ($7)) as taken_back,
       case when segments > 1 then st.at end as at
     from compared
@@ -3922,7 +3952,7 @@ $body$
       ('later_net', 'l', 'n'), ('deleted_net', 'x', 'n'), ('overtaken_net', 'o', 'n'), ('stranger_compared', 's', 'compared')) p (piece, one, other))
   select agentundo._net_head(t)
     || agentundo._fill(agentundo._chains_sql() || agentundo._undone_sql() || agentundo._look_sql(), same_key.pieces || jsonb_build_object(
-      'history', t.history, 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
+      'history', agentundo._history(t), 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
       'h_keys', replace(key.list, 'one.', 'h.'), 'image_keys', replace(key.list, 'one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'taken_image', agentundo._image_row(t.id, 'h', 'x.change'),
       'came_to', agentundo._image_row(t.id, 'n', 'c.new_change'), 'came_back', agentundo._image_row(t.id, 'h', 'c.image_change'),
@@ -4527,7 +4557,7 @@ begin
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
     left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
-    ours, theirs, captured, t.history, agentundo._from(t),
+    ours, theirs, captured, agentundo._history(t), agentundo._from(t),
     agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stranger_sql('f'),
     t.id, merge::text),
     null, d, e => changes, f => family) as found (items agentundo._difference[]);
@@ -4907,7 +4937,7 @@ $body$
             select from agentundo._revert w join agentundo._change f on f.invocation = w.id and f.xid = w.xid and f.tracked = c.tracked
             join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_row}}
             where w.invocations @> array[v.id] and w.standing and w.number > v.number))))$sql$,
-    jsonb_build_object('history', t.history, 'of_row', agentundo._same_key(t.id, 'h', 'k')))
+    jsonb_build_object('history', agentundo._history(t), 'of_row', agentundo._same_key(t.id, 'h', 'k')))
 $body$;
 
 -- Who wrote what stands in the way, as far as it was tagged: the invocations that cascade takes along.
@@ -4935,12 +4965,12 @@ begin
       join lateral (select r.xmin::text::bigint as version from %s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
       join agentundo._change c on c.tracked = x.tracked and c.change > x.change and c.xmin::text::bigint = r.version
       where x.tracked = %s and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$
-        || case when same_key is not null then ' and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid)' else '' end,
+        || case when same_key is not null then ' and x.basis <> ''value'' and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid)' else '' end,
       agentundo._from(t), t.id), null, d) as found (invocations text[]);
     found := found || coalesce(more, '{}');
     if same_key is not null then
-      -- and where that was an undo, which has only put back what was there: who of those that stand wrote before;
-      -- who deleted it, or wrote in between two of ours
+      -- and where that was an undo, which has only put back what was there, or versions are lost: who of those that
+      -- stand wrote last; who deleted it, or wrote in between two of ours
       select * into more from agentundo._look(agentundo._fill($sql$
         with way as materialized (
           select x.place, x.change, torn, torn or x.reason = 'row_deleted' as everybody, {{keys}}
@@ -4949,8 +4979,8 @@ begin
           join lateral (select * from {{history}} k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
           left join lateral (select r.xmin::text::bigint as version from {{table}} r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
           where x.tracked = {{id}} and x.status = 'conflict' and (torn or x.reason = 'row_deleted'
-            or x.reason in ('row_changed', 'row_rewritten', 'row_exists') and r.version in (
-              select c.xmin::text::bigint from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid where c.tracked = {{id}}))),
+            or x.reason in ('row_changed', 'row_rewritten', 'row_exists') and (x.basis = 'value' or r.version in (
+              select c.xmin::text::bigint from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid where c.tracked = {{id}})))),
         writer as materialized (
           select k.place, k.everybody, c.change, c.invocation
           from agentundo._change c
@@ -4962,7 +4992,7 @@ begin
           select w.invocation from writer w where w.everybody
           union all
           select * from (select distinct on (w.place) w.invocation from writer w where not w.everybody order by w.place, w.change desc) w) l$sql$, jsonb_build_object(
-          'table', agentundo._from(t), 'history', t.history, 'id', t.id, 'keys', agentundo._key_list(t.id, 'k'),
+          'table', agentundo._from(t), 'history', agentundo._history(t), 'id', t.id, 'keys', agentundo._key_list(t.id, 'k'),
           'same_key', same_key, 'stands', agentundo._stands_in_row_sql(t))),
         null, d, e => uncovered) as found (invocations text[]);
       found := found || coalesce(more, '{}');
@@ -5070,7 +5100,7 @@ begin
       join agentundo._change y using (change)
       left join agentundo._revert v on v.id = y.invocation and v.xid = y.xid
       window same as (partition by y.xid)) w$sql$,
-    history_row, t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
+    history_row, agentundo._history(t), agentundo._match_sql(t.id, 'h', 'history', '$1'))
     into written
     using key, t.id, ids, coalesce((select min(y.change) from agentundo._change y where y.invocation = any (ids) and y.tracked = t.id), 0);
   foreach c in array coalesce(written, '{}') loop
@@ -5542,7 +5572,7 @@ begin
         select distinct %1$s from %2$s h where h._change = any (%7$L::bigint[])) k
       join %3$s r on %4$s
       order by %5$s for %6$s of r) locked$sql$,
-    agentundo._key_list(tracked_id, 'h'), t.history, agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end,
+    agentundo._key_list(tracked_id, 'h'), agentundo._history(t), agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end,
     array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id)));
 end
 $body$;
@@ -5862,7 +5892,7 @@ begin
         join unnest($1) d on d.tracked = $2 and d.status in ('ok', 'merge') and d.action = 'insert'
         join lateral (select * from %1$s b where b.ctid = d.before offset 0) b on %2$s
         where c.xid >= pg_snapshot_xmin($3) and not pg_visible_in_snapshot(c.xid, $3) and c.tracked = $2 and c.invocation is distinct from $4)$sql$,
-      t.history, agentundo._same_key(t.id, 'h', 'b')) into unseen using d, t.id, decided, revert_id;
+      agentundo._history(t), agentundo._same_key(t.id, 'h', 'b')) into unseen using d, t.id, decided, revert_id;
     if unseen then
       raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back', hint = 'Call revert again.';
     end if;
@@ -7001,6 +7031,7 @@ $body$
 declare
   t agentundo._tracked := agentundo._tracked_table(relation);
   changes bigint[];
+  images tid[];
   ids text[];
   gone agentundo.erase_count := row(0, 0);
 begin
@@ -7012,14 +7043,13 @@ begin
   end if;
   -- Waits for captures and reverts that write to this history now, and lets no new ones begin.
   execute format('lock table %s in share row exclusive mode', t.history);
-  execute format('select array_agg(distinct h._change) from %s h where %s', t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
-    into changes using key;
+  execute format('select array_agg(distinct h._change), array_agg(h.ctid) from %s h where %s', agentundo._history(t), agentundo._match_sql(t.id, 'h', 'history', '$1'))
+    into changes, images using key;
   select array_agg(distinct c.invocation) into ids
     from agentundo._change c where (c.change = any (changes) or c.source = any (changes)) and c.invocation is not null;
   perform agentundo._lock_invocations(ids);  -- no revert may be acting on an image that goes
 
-  execute format('delete from %s h where h._change = any ($2) and %s', t.history, agentundo._match_sql(t.id, 'h', 'history', '$1'))
-    using key, changes;
+  execute format('delete from %s where ctid = any ($1)', t.history) using images;
   get diagnostics gone.images = row_count;
   insert into agentundo._erased (tracked, change, key, reason)
     select t.id, c, encode(sha256(convert_to(erase.key::text, 'UTF8')), 'hex'), erase.reason from unnest(changes) c
