@@ -109,7 +109,7 @@ def revert(
             made = _plans.make(conn, planned)
             _ask(conn, made, planned, "Revert", ids, by_row=by_row, as_json=as_json)
         with (
-            _refusals(conn, how.get("scope"), as_json=as_json),
+            _refusals(conn, how, as_json=as_json),
             progress(conn, "reverting", made.seconds if made else None),
         ):
             result = _queries.undo(conn, "revert", how)
@@ -162,7 +162,7 @@ def redo(
             notice("only an operator or auditor is shown the plan of a redo")
             confirm(f"Redo {printable(invocation)}?", yes=yes)
         with (
-            _refusals(conn, how.get("scope"), as_json=as_json),
+            _refusals(conn, how, as_json=as_json),
             progress(conn, "redoing", made.seconds if made else None),
         ):
             result = _queries.undo(conn, "redo", {"invocation": invocation, **how})
@@ -252,14 +252,14 @@ def _way_out(how: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _refusals(conn: Connection, scope: str | None, *, as_json: bool) -> Iterator[None]:
+def _refusals(conn: Connection, how: dict[str, Any], *, as_json: bool) -> Iterator[None]:
     """Say who wrote what stands in the way; programs get it as JSON."""
     try:
         with translated():
             yield
     except UndoConflict as error:
         rows = error.detail.get("conflicts", [])
-        _queries.add_writers(conn, rows, scope)
+        _queries.add_writers(conn, rows, how.get("scope"))
         if as_json:
             hint = _hints.spoken(error.hint)
             _print_refusal(error.message, rows, error.total, hint)
