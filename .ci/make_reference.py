@@ -42,6 +42,7 @@ CLASSES = {
     "runs": results.Run,
     "events": results.Event,
     "effects": results.Effect,
+    "effect_row": results.Effect,
     "diff_row": results.DiffRow,
     "finding": results.Finding,
     "history_row": results.HistoryRow,
@@ -168,7 +169,7 @@ def sql_page(conn: Connection) -> str:
             "## Settings\n",
             "Rows of `agentundo._setting`, the same for all sessions. Whoever acts for the schema's"
             " owner changes them: `update agentundo._setting set value = '90 days' where name ="
-            " 'retention'`.\n",
+            " 'retention'`. What a setting cannot be is refused (22023).\n",
             _table(
                 ["name", "default", "meaning"],
                 [

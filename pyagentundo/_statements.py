@@ -135,7 +135,7 @@ DIFF = (
 
 ROW_HISTORY = (
     f"select {results.columns_of(results.HistoryRow)}"
-    " from agentundo.row_history(%(relation)s::regclass, %(key)s::jsonb)"
+    " from agentundo.row_history(%(relation)s::regclass, %(key)s::jsonb, %(scope)s)"
 )
 
 ROW_VERSION = "select agentundo.row_version(%(relation)s::regclass, %(key)s::jsonb)"

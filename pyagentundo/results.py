@@ -396,7 +396,7 @@ class HistoryRow:
         invocation: the call that wrote it; None for a person's write.
         run: its run.
         actor: the agent.
-        role: the database role.
+        role: the database role; None in a scope that the caller does not see.
         operation: ``insert``, ``update`` or ``delete``.
         at: when.
         columns: the columns that changed.
@@ -410,7 +410,7 @@ class HistoryRow:
     invocation: str | None
     run: str | None
     actor: str | None
-    role: str
+    role: str | None
     operation: str
     at: datetime
     columns: tuple[str, ...]
@@ -433,7 +433,7 @@ class Event:
         step: its place there.
         tool: the tool's name.
         actor: the agent.
-        payload: the rest, for a revert who and why.
+        payload: the rest: ``role``, whose session did it, and for a revert ``by`` and why.
 
     """
 

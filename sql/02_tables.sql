@@ -315,6 +315,13 @@ create type agentundo.history_row as (
   change bigint, version text, invocation text, run text, actor text, role text, operation text,
   at timestamptz, columns text[], before jsonb, after jsonb);
 
+create type agentundo.effect_row as (
+  id bigint, invocation text, name text, kind text, summary text, undo_by timestamptz, side_effect text, cost text, remedy text,
+  handler text, at timestamptz);
+
+create type agentundo.writer_row as (
+  captured boolean, change bigint, invocation text, run text, actor text, role text, at timestamptz);
+
 create type agentundo.finding as (severity text, object text, problem text, hint text);
 
 create type agentundo.purge_count as (invocations bigint, changes bigint, images bigint);
@@ -350,3 +357,6 @@ create type agentundo._task as (aim text[], changes bigint[], locked text[], ans
 -- Rows that generated statements of the plan hand back.
 create type agentundo._pair as (there int, here int);
 create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], sums jsonb);
+create type agentundo._written as (
+  change bigint, xid xid8, version bigint, void boolean, operation "char", invocation text, was jsonb, became jsonb, undid text[],
+  own boolean, first_own bigint, covered boolean, all_was jsonb[], all_became jsonb[]);

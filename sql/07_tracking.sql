@@ -6,6 +6,25 @@
 -- DDL of ours waits 3 s for a lock, then gives way (55P03): whoever queues for a table stops all who come
 -- after.
 
+-- Null as the mode: what is tracked keeps the one it has.
+create or replace function agentundo._check_capture(capture text) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if capture not in ('agent', 'all') then
+    perform agentundo._fail('22023', format('agentundo: there is no capture mode %L', capture),
+      'Use ''agent'' (tagged writes and agent roles) or ''all'' (every write).');
+  end if;
+end
+$body$;
+
+-- The mode that a table has, or had when it was tracked last.
+create or replace function agentundo._kept_mode(relation regclass, otherwise text) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce((select x.capture from agentundo._tracked x where x.relation = _kept_mode.relation), otherwise)
+$body$;
+
 create or replace function agentundo._track(relation regclass, capture text) returns setof regclass
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$
@@ -16,10 +35,8 @@ declare
   history_table text;
   child regclass;
 begin
-  if capture is null or capture not in ('agent', 'all') then
-    perform agentundo._fail('22023', format('agentundo: there is no capture mode %L', capture),
-      'Use ''agent'' (tagged writes and agent roles) or ''all'' (every write).');
-  elsif reason is not null then
+  perform agentundo._check_capture(capture);
+  if reason is not null then
     perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s', coalesce(relation::text, 'NULL'), reason),
       'See "agentundo.check()" for what is tracked, and the limits in the documentation.',
       jsonb_build_object('relation', relation::text, 'reason', reason));
@@ -33,7 +50,7 @@ begin
   select * into t from agentundo._tracked x where x.relation = _track.relation for update;
   if not found then
     insert into agentundo._tracked as x (relation, name, kind, capture, history, key_columns)
-    values (_track.relation, agentundo._name(_track.relation), 'plain', _track.capture, 'agentundo._change'::regclass, '{}')
+    values (_track.relation, agentundo._name(_track.relation), 'plain', coalesce(_track.capture, 'agent'), 'agentundo._change'::regclass, '{}')
     returning * into t;
     history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id);
     execute format('create table %s (_change bigint not null, _image "char" not null)', history_table);
@@ -43,7 +60,7 @@ begin
       'Images of rows of ' || t.name || ': O before, N after a change of agentundo._change. Columns are named by attribute number, see agentundo._column.');
     update agentundo._tracked x set history = to_regclass(history_table) where x.id = t.id;
   else
-    update agentundo._tracked x set capture = _track.capture, active = true where x.id = t.id;
+    update agentundo._tracked x set capture = coalesce(_track.capture, x.capture), active = true where x.id = t.id returning * into t;
   end if;
   perform agentundo._sync(t.id);
   if c.relpersistence = 'u' then
@@ -53,12 +70,12 @@ begin
 
   -- A tree by inheritance: a statement on the parent writes the children's rows too.
   for child in select inhrelid::regclass from pg_inherits where inhparent = relation and c.relkind = 'r' loop
-    return query select agentundo._track(child, capture);
+    return query select agentundo._track(child, coalesce(capture, agentundo._kept_mode(child, t.capture)));
   end loop;
 end
 $body$;
 
-create or replace function agentundo.track(relation regclass, capture text default 'agent') returns setof regclass
+create or replace function agentundo.track(relation regclass, capture text default null) returns setof regclass
 language plpgsql set search_path = pg_catalog, pg_temp as
 $body$
 declare
@@ -83,13 +100,14 @@ begin
 end
 $body$;
 comment on function agentundo.track(regclass, text) is
-  'Begins to keep history for a table (and its partitions or inheriting tables): writes under a tag, or all writes with capture => ''all''. Creates triggers under a short SHARE ROW EXCLUSIVE lock; changes no row. Again on a tracked table: changes its capture mode.';
+  'Begins to keep history for a table (and its partitions or inheriting tables): writes under a tag, or all writes with capture => ''all''. Creates triggers under a short SHARE ROW EXCLUSIVE lock; changes no row. Again on a tracked table: changes its capture mode if one is given, else keeps it; a new table gets ''agent''.';
 
-create or replace function agentundo.track_schema(schema regnamespace, capture text default 'agent') returns setof regclass
+create or replace function agentundo.track_schema(schema regnamespace, capture text default null) returns setof regclass
 language plpgsql set search_path = pg_catalog, pg_temp as
 $body$
 declare
   relation regclass;
+  rule text := agentundo._remember_schema(schema, capture);
 begin
   for relation in
     select c.oid::regclass from pg_catalog.pg_class c
@@ -97,23 +115,28 @@ begin
       and agentundo._why_not_trackable(c.oid) is null
     order by c.oid
   loop
-    return query select agentundo.track(relation, capture);
+    return query select agentundo.track(relation, coalesce(capture, agentundo._kept_mode(relation, rule)));
   end loop;
-  perform agentundo._remember_schema(schema, capture);
 end
 $body$;
 comment on function agentundo.track_schema(regnamespace, text) is
-  'Tracks every table of a schema, now and later: tables created afterwards are tracked by an event trigger, or reported as errors by check() where there is none. Locks each table shortly; changes no row.';
+  'Tracks every table of a schema, now and later: tables created afterwards are tracked by an event trigger, or reported as errors by check() where there is none. Without a capture mode all keep theirs, and what is new gets that of the schema, at first ''agent''. Locks each table shortly; changes no row.';
 
-create or replace function agentundo._remember_schema(schema regnamespace, capture text) returns void
+-- Returns the mode of tables that are new there.
+create or replace function agentundo._remember_schema(schema regnamespace, capture text) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+declare
+  rule text;
 begin
+  perform agentundo._check_capture(capture);
   if not has_schema_privilege(agentundo._caller(), schema, 'create') then
     perform agentundo._fail('UN003', format('agentundo: %s may not decide for schema %s', agentundo._caller(), schema), 'Run it as the owner of the schema.');
   end if;
-  insert into agentundo._schema_rule values ((select nspname from pg_namespace where oid = schema), capture)
-  on conflict (schema_name) do update set capture = excluded.capture;
+  insert into agentundo._schema_rule as r values ((select nspname from pg_namespace where oid = schema), coalesce(_remember_schema.capture, 'agent'))
+  on conflict (schema_name) do update set capture = coalesce(_remember_schema.capture, r.capture)
+  returning r.capture into rule;
+  return rule;
 end
 $body$;
 

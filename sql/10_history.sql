@@ -175,6 +175,18 @@ where not c.void;
 comment on view agentundo.changes is
   'Every captured statement per table: which invocation made it, how many rows, and which revert has taken it back. Without values of rows.';
 
+-- A setting that is an interval; null where it is none, so that nothing else stops at it. In one reading, whatever
+-- the session's IntervalStyle.
+create or replace function agentundo._age(setting text) returns interval
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set intervalstyle = 'postgres' as
+$body$
+declare
+  written text := (select s.value from agentundo._setting s where s.name = setting);
+begin
+  return case when agentundo._setting_problem(setting, written) is null then written::interval end;
+end
+$body$;
+
 -- Recorded invocations and those known by their changes alone; what was recorded wins over what the
 -- first change says. Conditions on `id` reach the indexes.
 create or replace view agentundo.invocations as
@@ -194,7 +206,7 @@ select x.id, coalesce(i.run, f.run) as run, coalesce(i.step, f.step) as step, co
   c.open > 0 as undoable,
   case when c.open > 0 then least(
     (select min(e.undo_by) from agentundo._effect e where e.invocation = x.id),
-    case when i.held is null then c.last_at + (select s.value::interval from agentundo._setting s where s.name = 'retention') end) end as undo_by
+    case when i.held is null then c.last_at + (select agentundo._age('retention')) end) end as undo_by
 from (
   select id from agentundo._invocation
   union
@@ -473,7 +485,21 @@ $body$;
 comment on function agentundo.diff(text, text) is
   'What an invocation did, column by column, statement by statement: for updates only the columns that changed, for inserted and deleted rows all. Shows what the caller may SELECT, changes nothing.';
 
-create or replace function agentundo.row_history(relation regclass, key jsonb) returns setof agentundo.history_row
+-- Is a change of a scope that an application which lives in `wanted` knows nothing of? A write without a tag
+-- belongs to nobody's.
+create or replace function agentundo._foreign(change bigint, wanted text) returns boolean
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  c agentundo._change;
+begin
+  select * into c from agentundo._change x where x.change = _foreign.change;
+  return case when c.invocation is null then c.scope is not null and c.scope is distinct from wanted
+    else not agentundo._in_scope(c.invocation, wanted) end;
+end
+$body$;
+
+create or replace function agentundo.row_history(relation regclass, key jsonb, scope text default null) returns setof agentundo.history_row
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -481,25 +507,26 @@ declare
 begin
   perform agentundo._may_read(), agentundo._require_sight(t), agentundo._check_key(t, key);
   return query execute format($sql$
-    select c.change, case when c.change > agentundo._trusted_after() then agentundo._version(c.xmin::text) end, c.invocation,
-      coalesce(i.run, c.run), coalesce(i.actor, c.actor), c.role::text,
+    select c.change, case when c.change > agentundo._trusted_after() then agentundo._version(c.xmin::text) end, named.invocation,
+      coalesce(i.run, named.run), coalesce(i.actor, named.actor), named.role::text,
       case when p.before is null then 'insert' when p.after is null then 'delete' else 'update' end, c.at,
       array(select n.name from unnest($2) with ordinality n (name, position)
             where p.before is null or p.after is null or (p.before -> n.name)::text is distinct from (p.after -> n.name)::text order by n.position),
       p.before, p.after
     from (%s) p
     join agentundo._change c using (change)
-    left join agentundo._invocation i on i.id = c.invocation
+    left join agentundo._change named on named.change = c.change and ($3 is not true or not agentundo._foreign(c.change, $4))
+    left join agentundo._invocation i on i.id = named.invocation
     order by c.change, p.item$sql$,
     agentundo._pairs_sql(t, format(
       'select change, change as source, inverted from agentundo._change where tracked = %1$s and source is null and not void
        union all select change, source, inverted from agentundo._change where tracked = %1$s and source is not null', t.id),
       agentundo._match_sql(t.id, 'h', 'history', '$1')))
-    using key, agentundo._shown_names(t.id);
+    using key, agentundo._shown_names(t.id), agentundo._bound_to_scope(), agentundo._scope(scope);
 end
 $body$;
-comment on function agentundo.row_history(regclass, jsonb) is
-  'Every captured version of one row, oldest first: who wrote it, when, under which invocation, which columns. The key is a JSON object of the key columns. Reads the whole history of the table; shows what the caller may SELECT, changes nothing.';
+comment on function agentundo.row_history(regclass, jsonb, text) is
+  'Every captured version of one row, oldest first: who wrote it, when, under which invocation, which columns. The key is a JSON object of the key columns. Writes of another scope are shown to an application without id, run, actor and role. Reads the whole history of the table; shows what the caller may SELECT, changes nothing.';
 
 -- An opaque version string: which write, in this copy of the database. A restored dump is another copy.
 create or replace function agentundo._version(writes text) returns text

@@ -50,6 +50,28 @@ $body$
   select not agentundo._operator() and not agentundo._in_role(agentundo._caller(), 'agentundo_auditor')
 $body$;
 
+-- Refuses, with a hint that looks at what the caller is already: to one who is both an agent and an app, or an
+-- app that wants more, "be an app" says nothing.
+create or replace function agentundo._refuse_role(what text, hint text) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  agent name;
+  is_already text;
+begin
+  if agentundo._agent() then
+    agent := case when agentundo._in_role(agentundo._caller(), 'agentundo_agent') then agentundo._caller() else session_user end;
+    hint := format('%s is a member of agentundo_agent, and an agent may not, whatever else it is. Use another role, or run "revoke agentundo_agent from %I".',
+      agent, agent);
+  else
+    select string_agg(m.marker, ' and ') into is_already
+      from unnest(array['agentundo_app', 'agentundo_approver', 'agentundo_auditor']) m (marker) where agentundo._in_role(agentundo._caller(), m.marker::name);
+    hint := case when is_already is not null then format('%s is a member of %s, which is not enough. ', agentundo._caller(), is_already) else '' end || hint;
+  end if;
+  perform agentundo._fail('UN003', format('agentundo: %s may not %s', agentundo._caller(), what), hint);
+end
+$body$;
+
 create or replace function agentundo._may_read() returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
@@ -57,8 +79,7 @@ begin
   if agentundo._agent()
     or not (agentundo._operator() or agentundo._in_role(agentundo._caller(), 'agentundo_app')
       or agentundo._in_role(agentundo._caller(), 'agentundo_auditor')) then
-    perform agentundo._fail('UN003', format('agentundo: %s may not read what was captured', agentundo._caller()),
-      'Grant agentundo_app, agentundo_operator or agentundo_auditor to the role; agents may not.');
+    perform agentundo._refuse_role('read what was captured', 'Grant agentundo_app, agentundo_operator or agentundo_auditor to the role; agents may not.');
   end if;
 end
 $body$;
@@ -68,8 +89,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 $body$
 begin
   if not agentundo._operator() then
-    perform agentundo._fail('UN003', format('agentundo: %s may not %s', agentundo._caller(), what),
-      'This is for members of agentundo_operator and for those who may act for the owner of schema agentundo.');
+    perform agentundo._refuse_role(what, 'This is for members of agentundo_operator and for those who may act for the owner of schema agentundo.');
   end if;
 end
 $body$;
@@ -88,18 +108,13 @@ begin
   if agentundo._operator() then
     return;
   elsif agentundo._agent() or not agentundo._in_role(agentundo._caller(), 'agentundo_app') then
-    perform agentundo._fail('UN003', format('agentundo: %s may not revert', agentundo._caller()),
-      'Let the application do it: a role that is a member of agentundo_app, or of agentundo_operator.');
+    perform agentundo._refuse_role('revert', 'Let the application do it: a role that is a member of agentundo_app, or of agentundo_operator.');
   elsif coalesce(reverted_by, '') = '' then
     perform agentundo._fail('UN003', 'agentundo: the application must say who reverts',
       'Give reverted_by => the person whose decision this is.');
   end if;
   -- A redo is judged by what was reverted: the revert itself was a person's, not an agent's.
-  with recursive taken as (
-    select u as id from unnest(invocations) u
-    union
-    select unnest(v.invocations) from agentundo._revert v join taken t on t.id = v.id)
-  select array_agg(t.id) into judged from taken t where not exists (select from agentundo._revert v where v.id = t.id);
+  judged := agentundo._originals(invocations);
   for i in select v.id, v.scope, v.actor, v.on_behalf_of from agentundo.invocations v where v.id = any (judged) order by v.id loop
     if i.scope is distinct from agentundo._scope(scope) then
       perform agentundo._unknown(i.id);

@@ -26,6 +26,34 @@ $body$
     and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.xid = %1$I.xid and v.standing))$sql$, alias)
 $body$;
 
+-- Has a change c been undone in one row, wholly or there alone, by an undo that left others as they were? A condition
+-- over the key columns of `row_alias`, as text.
+create or replace function agentundo._undone_in_row_sql(t agentundo._tracked, row_alias text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$exists (
+      select from agentundo._revert v
+      where v.invocations @> array[c.invocation] and v.standing and v.number > c.change
+        and (not v.reopened and exists (select from agentundo._reverted u where u.change = c.change and u.revert = v.id)
+          or exists (
+            select from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_row}}
+            where f.invocation = v.id and f.xid = v.xid and f.tracked = c.tracked)
+          and not exists (
+            select from agentundo._revert w join agentundo._change f on f.invocation = w.id and f.xid = w.xid and f.tracked = c.tracked
+            join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_row}}
+            where w.invocations @> array[v.id] and w.standing and w.number > v.number)))$sql$,
+    jsonb_build_object('history', agentundo._history(t), 'of_row', agentundo._same_key(t.id, 'h', row_alias)))
+  where exists (select from agentundo._key(t.id))
+$body$;
+
+-- Is a change c somebody's own write that still stands in one row? Not what an undo put back, nor what was undone.
+create or replace function agentundo._stands_in_row_sql(t agentundo._tracked, row_alias text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(format('(not c.void and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid) and not %s)',
+    agentundo._undone_in_row_sql(t, row_alias)), agentundo._stranger_sql('c'))
+$body$;
+
 -- The versions that reverts and redos have left in a table, and those of changes that were undone and had
 -- come to nothing. A row that one of them brought to the very image that our set had left is as our set left
 -- it, if no stranger wrote it in between.

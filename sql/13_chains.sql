@@ -107,8 +107,8 @@ $body$ select $sql$,
     where s.says_before is distinct from s.says_after or s.segments > 1)$sql$ $body$;
 
 -- Where the journals of a table have to begin that an undo of these changes needs: null, if nobody else has undone
--- anything since. Else with the first change that any of those undos is about, or the set itself, if that
--- takes back undos.
+-- anything since, and the set is of writes or of one undo. Else with the first change that any of those undos is
+-- about, or those in the set.
 create or replace function agentundo._journal_begins(t agentundo._tracked, changes bigint[]) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -117,7 +117,9 @@ declare
   doubtful boolean;
   earlier bigint;
 begin
-  select min(c.change), bool_or(c.void) into first, doubtful from agentundo._change c where c.tracked = t.id and c.change = any (changes);
+  select min(c.change), bool_or(c.void) or count(*) > 1 and count(v.id) > 0 into first, doubtful
+    from agentundo._change c left join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
+   where c.tracked = t.id and c.change = any (changes);
   if not doubtful and not exists (
       select from agentundo._revert v
       where v.number > first and not exists (select from agentundo._change c where c.invocation = v.id and c.xid = v.xid and c.change = any (changes))
@@ -308,7 +310,7 @@ $body$ select $sql$,
       select {{h_keys}}
       from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change)
       where f.tracked = $9[4]::int and f.change >= $9[5] and exists (select from image i where {{of_image}})
-        and (f.change <> all ($6) and exists (select from agentundo._revert v where v.id = f.invocation and v.xid = f.xid)
+        and ((f.change <> all ($6) or (select count(*) from change) > 1) and exists (select from agentundo._revert v where v.id = f.invocation and v.xid = f.xid)
           or exists (
             select from agentundo._reverted u join agentundo._revert v on v.id = u.revert
             where u.change = f.change and v.number > $9[5] and not exists (select from change c where c.invocation = v.id)))) keys),

@@ -94,6 +94,13 @@ begin
   end loop;
   for there in select x.* from unnest(d) x where x.unit = 'moved' and not exists (select from unnest(gone) g where g = x.place) loop
     there.unit := 'moved ' || there.tracked;
+    -- Of a row that nobody can tell apart and that is gone from its new key, the old one must not come back.
+    if there.status = 'done' and there.cur is null and there.after is not null
+      and exists (select from unnest(d) x where x.tracked = there.tracked and x.change = there.change and x.unit like 'moved%' and x.action = 'insert'
+                  and not exists (select from unnest(gone) g where g = x.place)) then
+      there.status := 'conflict';
+      there.reason := 'row_deleted';
+    end if;
     d[there.place] := there;
   end loop;
   return agentundo._renumber(array(select x from unnest(d) x where not exists (select from unnest(gone) g where g = x.place) order by x.place));
@@ -115,25 +122,24 @@ begin
     select string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end', b.value, a.value, b.name), ', ' order by b.attnum)
       into changed
       from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum;
-    for item in
-      select * from agentundo._look(format($sql$
-        select y.place, array(
+    changed := format($sql$array(
           select distinct name
-          from jsonb_array_elements(y.detail -> 'steps') s
+          from jsonb_array_elements(%%s) s
           cross join lateral (select * from %1$s h where h.ctid = (s ->> 0)::tid offset 0) b
           cross join lateral (select * from %1$s h where h.ctid = (s ->> 2)::tid offset 0) a
           cross join lateral unnest(array_remove(array[%2$s]::text[], null)) name
-          order by name)
-        from unnest($1) y where y.tracked = %3$s and y.detail ? 'steps'$sql$, t.history, changed, t.id), null, d) as found (place int, columns text[])
+          order by name)$sql$, t.history, replace(changed, '%', '%%'));
+    for item in
+      select * from agentundo._look(format('select y.place, %s, %s from unnest($1) y where y.tracked = %s and y.detail ? ''steps''',
+          format(changed, 'y.detail -> ''steps'''), format(changed, 'jsonb_build_array(jsonb_build_array(y.before, y.before_change, y.after, y.after_change))'), t.id), null, d)
+        as found (place int, own text[], every text[])
     loop
       x := d[item.place];
-      x.detail := x.detail - 'steps' || jsonb_build_object('own', item.columns);
-      if x.status = 'ok' and item.columns = '{}' then
-        x.status := 'done';
-        x.action := 'none';
-      elsif x.status = 'ok' then
-        x.status := 'merge';
-        x.columns := item.columns;
+      x.detail := x.detail - 'steps' || jsonb_build_object('own', item.own);
+      if x.status = 'ok' and not item.every <@ item.own then
+        x.columns := array(select u from unnest(item.own) u where u = any (item.every));
+        x.status := case when x.columns = '{}' then 'done' else 'merge' end;
+        x.action := case when x.columns = '{}' then 'none' else x.action end;
       end if;
       d[item.place] := x;
     end loop;
@@ -151,7 +157,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   items agentundo._difference[];
-  ours text; theirs text; captured text; deltas text;
+  ours text; theirs text; captured text; deltas text; every text;
 begin
   select string_agg(format('case when %s::record operator(pg_catalog.*<>) %s::record then %L end',
       'row(' || coalesce(case when b.known is not null then format('case when %s then %s end', b.known, b.value) end, b.value) || ')',
@@ -161,8 +167,9 @@ begin
       agentundo._stored('r', c.name, c.type_now), c.name), ', ' order by c.attnum),
     string_agg(format('case when row(o.%1$I)::record operator(pg_catalog.*<>) row(n.%1$I)::record then %2$L end', c.history_column, c.name), ', ' order by c.attnum),
     string_agg(case when m.attnum is not null then
-      format('%1$L, case when r.%1$I is not null and bool_and(h.%2$I is not null) then (sum(case when (h._image = ''O'') <> x.inverted then -h.%2$I else h.%2$I end))::text end', c.name, c.history_column) end, ', ')
-    into ours, theirs, captured, deltas
+      format('%1$L, case when r.%1$I is not null and bool_and(h.%2$I is not null) then (sum(case when (h._image = ''O'') <> c.inverted then -h.%2$I else h.%2$I end))::text end', c.name, c.history_column) end, ', '),
+    string_agg(quote_literal(c.name), ', ' order by c.attnum)
+    into ours, theirs, captured, deltas, every
     from agentundo._columns(t.id) c
     join agentundo._image_columns(t.id, 'b', 'd.before_change') b on b.attnum = c.attnum
     join agentundo._image_columns(t.id, 'a', 'd.after_change') a on a.attnum = c.attnum
@@ -174,22 +181,26 @@ begin
       array_remove(array[%2$s]::text[], null),
       case when %13$s and %8$L = 'all' then (
         select array_agg(distinct y.name)
-        from agentundo._change f
-        join %4$s n on n._change = coalesce(f.source, f.change) and (n._image = 'N') <> f.inverted and %6$s
-        join %4$s o on o._change = n._change and o._image <> n._image and %7$s
-        cross join lateral unnest(array_remove(array[%3$s]::text[], null)) y (name)
-        where f.tracked = d.tracked and f.change > d.after_change and f.change <> all ($6) and f.change <> all ($7) and %11$s) end,
+        from agentundo._change c
+        left join %4$s n on n._change = coalesce(c.source, c.change) and (n._image = 'N') <> c.inverted and %6$s
+        left join %4$s o on o._change = coalesce(c.source, c.change) and (o._image = 'O') <> c.inverted and %7$s
+        -- made or deleted, or come from another key: all of it is theirs
+        cross join lateral unnest(case when n._change = o._change then array_remove(array[%3$s]::text[], null) else array[%14$s]::text[] end) y (name)
+        where c.tracked = d.tracked and c.change > d.after_change and c.change <> all ($6) and c.change <> all ($7)
+          and coalesce(n._change, o._change) is not null and %11$s) end,
       case when %13$s and %10$L <> '' then (
-        select jsonb_build_object(%10$s) from agentundo._change x join %4$s h on h._change = coalesce(x.source, x.change) and %9$s
-        where x.tracked = d.tracked and x.change = any ($6)) end)::agentundo._difference)
+        select jsonb_build_object(%10$s)
+        from agentundo._change c
+        join %4$s h on h._change = coalesce(c.source, c.change) and case when (h._image = 'O') <> c.inverted then %15$s else %9$s end
+        where c.tracked = d.tracked and c.change = any ($6) and not %16$s) end)::agentundo._difference)
     from unnest($1) d
     join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
     left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
     ours, theirs, captured, agentundo._history(t), agentundo._from(t),
-    agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stranger_sql('f'),
-    t.id, merge::text),
+    agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
+    t.id, merge::text, every, agentundo._same_key(t.id, 'h', 'b'), agentundo._undone_in_row_sql(t, 'a')),
     null, d, e => changes, f => family) as found (items agentundo._difference[]);
   return coalesce(items, '{}');
 end
@@ -261,7 +272,7 @@ begin
   for x in
     select y.* from unnest(d) y
     where y.status = 'conflict' and y.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
-      and (y.cur is not null or y.before is not null or y.detail ->> 'last_segment' in ('ok', 'nothing'))
+      and (y.cur is not null or y.before is not null or y.unit is not null or y.detail ->> 'last_segment' in ('ok', 'nothing'))
   loop
     x.detail := coalesce(x.detail, '{}') || jsonb_build_object('forced', x.reason);
     x.action := case when x.before is null and x.cur is null or x.detail ->> 'last_segment' = 'nothing' then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;

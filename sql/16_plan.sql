@@ -106,6 +106,63 @@ $body$
   where c.invocation <> all (ids)
 $body$;
 
+-- What it is about in the end: for reverts and redos the invocations that they took back or did again.
+create or replace function agentundo._originals(ids text[]) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive origin as (
+    select u as id from unnest(ids) u
+    union
+    select unnest(v.invocations) from agentundo._revert v join origin o on o.id = v.id)
+  select array(select o.id from origin o where not exists (select from agentundo._revert v where v.id = o.id) order by o.id)
+$body$;
+
+-- Whoever took away the parents of rows that come back: of those that stand, the last who had them under the
+-- values that the rows refer to, and has left none.
+create or replace function agentundo._takers_of_parents(d agentundo._decision[]) returns text[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  found text[] := array[]::text[];
+  more text[];
+  way record;
+  parent agentundo._tracked;
+  equal text;
+begin
+  for way in
+    select distinct t.id, t.history, c.oid as con, c.conname, c.conkey, c.confkey, agentundo._tracked_of(c.confrelid) as parent
+    from unnest(d) x
+    join agentundo._tracked t on t.id = x.tracked
+    join pg_constraint c on c.contype = 'f' and c.conparentid = 0 and c.conname = x.detail ->> 'constraint' and c.conrelid in (select agentundo._levels(t.relation, t.kind))
+    where x.status = 'conflict' and x.reason = 'missing_parent' and agentundo._tracked_of(c.confrelid) is not null
+  loop
+    select * into parent from agentundo._tracked t where t.id = way.parent;
+    -- by what the values look like: the types need not be the same
+    select string_agg(format('o.%I::text = k.%I::text', p.history_column, c.history_column), ' and ' order by n) into equal
+      from generate_subscripts(way.conkey, 1) n
+      left join agentundo._columns(way.parent) p on p.attnum = way.confkey[n] and p.live
+      left join agentundo._columns(way.id) c on c.attnum = way.conkey[n] and c.live
+     having bool_and(p.history_column is not null and c.history_column is not null);
+    continue when equal is null;
+    select * into more from agentundo._look(agentundo._fill($sql$
+      select array_agg(distinct w.invocation)
+      from (
+        select distinct on (x.place) c.invocation
+        from unnest($1) x
+        join lateral (select * from {{child}} k where k.ctid = x.before offset 0) k on true
+        join {{parent}} o on {{equal}}
+        join agentundo._change c on coalesce(c.source, c.change) = o._change and c.tracked = {{parent_id}} and (o._image = 'O') <> c.inverted and c.change > x.change
+        where x.tracked = {{id}} and x.status = 'conflict' and x.reason = 'missing_parent' and x.detail ->> 'constraint' = {{name}} and {{stands}}
+          and not exists (select from {{parent}} n where n._change = o._change and n._image <> o._image and {{equal_after}})
+        order by x.place, c.change desc) w$sql$, jsonb_build_object(
+        'child', way.history, 'parent', agentundo._history(parent), 'equal', equal, 'equal_after', replace(equal, 'o.', 'n.'), 'id', way.id,
+        'parent_id', way.parent, 'name', quote_literal(way.conname), 'stands', agentundo._stands_in_row_sql(parent, 'o'))), null, d) as found (invocations text[]);
+    found := found || coalesce(more, '{}');
+  end loop;
+  return found;
+end
+$body$;
+
 -- Who wrote what stands in the way, as far as it was tagged: the invocations that cascade takes along.
 create or replace function agentundo._blockers(ids text[], d agentundo._decision[], scope text) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
@@ -116,32 +173,58 @@ declare
   more text[];
   t agentundo._tracked;
   same_key text;
+  loops constant text := current_setting('enable_nestloop');
 begin
+  -- As in _net(): the planner takes a list of decisions for a few rows, and would read all of history for each.
+  if (select count(*) from unnest(d) x where x.status = 'conflict') > 500 then
+    perform set_config('enable_nestloop', 'off', true);
+  end if;
   for t in select * from agentundo._tracked x where x.relation is not null and x.id in (select y.tracked from unnest(d) y where y.status = 'conflict') loop
     -- the last writer of the row itself
-    select * into more from agentundo._look(format($sql$
+    same_key := agentundo._same_key(t.id, 'h', 'k');
+    select * into more from agentundo._look(agentundo._fill($sql$
       select array_agg(distinct c.invocation)
       from unnest($1) x
-      join lateral (select r.xmin::text::bigint as version from %s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
+      join lateral (select r.xmin::text::bigint as version from {{table}} r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
       join agentundo._change c on c.tracked = x.tracked and c.change > x.change and c.xmin::text::bigint = r.version
-      where x.tracked = %s and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$,
-      agentundo._from(t), t.id), null, d) as found (invocations text[]);
+      where x.tracked = {{id}} and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$
+        || case when same_key is not null then $sql$ and x.basis <> 'value' and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid)
+        and exists (
+          select from {{history}} h join lateral (select * from {{history}} k where k.ctid = coalesce(x.after, x.before) offset 0) k on {{same_key}}
+          where h._change = coalesce(c.source, c.change))$sql$ else '' end,
+      jsonb_build_object('table', agentundo._from(t), 'history', agentundo._history(t), 'id', t.id, 'same_key', same_key)), null, d) as found (invocations text[]);
     found := found || coalesce(more, '{}');
-    -- who deleted it, or wrote in between two of ours
-    same_key := agentundo._same_key(t.id, 'h', 'k');
     if same_key is not null then
-      select * into more from agentundo._look(format($sql$
-        select array_agg(distinct c.invocation)
-        from unnest($1) x
-        join lateral (select * from %1$s k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
-        join agentundo._change c on c.tracked = x.tracked and not c.void and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
-         and (c.change > x.change or x.detail ? 'segments')
-        join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
-        where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, agentundo._history(t), same_key, t.id, ids),
+      -- and where that was an undo, which has only put back what was there, or versions are lost: who of those that
+      -- stand wrote last; who deleted it, or wrote in between two of ours
+      select * into more from agentundo._look(agentundo._fill($sql$
+        with way as materialized (
+          select x.place, x.change, torn, torn or x.reason = 'row_deleted' as everybody, {{keys}}
+          from unnest($1) x
+          cross join lateral coalesce(x.detail ? 'segments', false) as torn
+          join lateral (select * from {{history}} k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
+          left join lateral (select r.xmin::text::bigint as version from {{table}} r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
+          where x.tracked = {{id}} and x.status = 'conflict' and (torn or x.reason = 'row_deleted'
+            or x.reason in ('row_changed', 'row_rewritten', 'row_exists') and (x.basis = 'value' or r.version in (
+              select c.xmin::text::bigint from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid where c.tracked = {{id}})))),
+        writer as materialized (
+          select k.place, k.everybody, c.change, c.invocation
+          from agentundo._change c
+          join {{history}} h on h._change = coalesce(c.source, c.change)
+          join way k on {{same_key}} and (c.change > k.change or k.torn)
+          where c.tracked = {{id}} and c.change <> all ($6) and {{stands}})
+        select array_agg(distinct l.invocation)
+        from (
+          select w.invocation from writer w where w.everybody
+          union all
+          select * from (select distinct on (w.place) w.invocation from writer w where not w.everybody order by w.place, w.change desc) w) l$sql$, jsonb_build_object(
+          'table', agentundo._from(t), 'history', agentundo._history(t), 'id', t.id, 'keys', agentundo._key_list(t.id, 'k'),
+          'same_key', same_key, 'stands', agentundo._stands_in_row_sql(t, 'k'))),
         null, d, e => uncovered) as found (invocations text[]);
       found := found || coalesce(more, '{}');
     end if;
   end loop;
+  perform set_config('enable_nestloop', loops, true);
   -- whoever wrote the rows that depend on ours, or hold our unique values
   select array_agg(distinct c.invocation) into more
     from unnest(d) x
@@ -149,19 +232,9 @@ begin
     join agentundo._change c on c.tracked = (w ->> 0)::int and c.xmin::text::bigint = (w ->> 1)::bigint
    where x.status = 'conflict' and x.reason in ('has_dependents', 'unique_taken');
   found := found || coalesce(more, '{}');
-  -- whoever took away the parents of rows that come back
-  select array_agg(distinct c.invocation) into more
-    from unnest(d) x
-    cross join lateral jsonb_array_elements(coalesce(x.detail -> 'writers', '[]')) w
-    join agentundo._change c on c.tracked = (w ->> 0)::int and c.change > x.change and not c.void and c.operation in ('D', 'T', 'U')
-   where x.status = 'conflict' and x.reason = 'missing_parent';
-  found := found || coalesce(more, '{}');
+  found := found || agentundo._takers_of_parents(d);
   -- Of a redo it is what it has done again that stands in the way, of a revert nothing.
-  with recursive origin as (
-    select f from unnest(found) f
-    union
-    select u from origin o join agentundo._revert v on v.id = o.f cross join lateral unnest(v.invocations) u)
-  select array_agg(o.f) into found from origin o where not exists (select from agentundo._revert v where v.id = o.f);
+  found := agentundo._originals(found);
   return array(
     select distinct f from unnest(found) f
     where f is not null and f <> all (ids) and agentundo._in_scope(f, agentundo._scope(scope))
@@ -174,13 +247,132 @@ begin
 end
 $body$;
 
+-- One transaction back in the walk below: the values that it found, if it left those that stand; null if it did not.
+-- All of its changes of the row are one step: a trigger's comes before that of the statement which fired it.
+create or replace function agentundo._step_back(stands jsonb, traced text[], was jsonb[], became jsonb[]) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case when bool_and(w.linked) then coalesce(jsonb_object_agg(w.name, w.value) filter (where w.value is not null), '{}') end
+  from (
+    select name, exists (select from unnest(became) j where (j -> name)::text is not distinct from (stands -> name)::text) as linked,
+      case when surplus.n = 0 then stands -> name else surplus.value::jsonb end as value  -- there and back again: nothing is over
+    from unnest(traced) name
+    cross join lateral (
+      select count(*) as n, min(s.value) as value
+      from (
+        select b.value from (
+          select (j -> name)::text as value, 1 as n from unnest(was) j
+          union all
+          select (j -> name)::text, -1 from unnest(became) j) b
+        group by b.value having sum(b.n) > 0) s) surplus) w
+$body$;
+
+-- Who stands in the way at one row: who wrote last what is there now. The changes of the row are read from their
+-- newest end. What an undo wrote, and what was undone in this row, is passed over; and each change has to have left
+-- what the next one found, else somebody has written in between without being captured. `traced` are the columns
+-- that it is about; '' is the row as such, which is there or not.
+create or replace function agentundo._writer(t agentundo._tracked, key jsonb, traced text[], ids text[]) returns agentundo.writer_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  family constant bigint[] := agentundo._family(ids);
+  history_row text;
+  table_row text;
+  stands jsonb;                  -- what the changes still to be read have come to
+  versions bigint[];
+  undone text[] := array[]::text[];
+  last_xid xid8;
+  as_captured boolean := false;  -- is the row the work of somebody captured, by its version
+  touched boolean;
+  writer bigint;
+  undo bigint;                   -- the newest undo that touched it: what remains, where no write of anybody's did
+  others bigint;                 -- the newest write that touched none of it
+  c agentundo._written;
+  written agentundo._written[];
+  result agentundo.writer_row;
+begin
+  select array_agg(h.name::text order by h.attnum), agentundo._object_sql(array_agg(h.name::text order by h.attnum), array_agg(h.value order by h.attnum)),
+         agentundo._object_sql(array_agg(r.name::text order by h.attnum), array_agg(r.value order by h.attnum))
+    into traced, history_row, table_row
+    from agentundo._shown(t.id, 'h', 'history') h join agentundo._shown(t.id, 't', 'table') r on r.attnum = h.attnum
+   where h.name::text = any (traced);
+  if traced is null then
+    traced := array[''];
+    history_row := agentundo._object_sql(array[''], array['true']);
+    table_row := history_row;
+  end if;
+  select * into stands, versions from agentundo._look(format(
+      'select coalesce((array_agg(%s))[1], ''{}''), array_agg(t.xmin::text::bigint) from %s t where %s',
+      table_row, agentundo._from(t), agentundo._match_sql(t.id, 't', 'table', quote_literal(key::text) || '::jsonb'))) as found (stands jsonb, versions bigint[]);
+  execute format($sql$
+    select array_agg(written order by change desc)
+    from (
+      select y.change, row(y.change, y.xid, y.xmin::text::bigint, y.void, y.operation, y.invocation, x.was, x.became, v.invocations,
+        coalesce(y.invocation = any ($3), false), min(y.change) filter (where y.invocation = any ($3)) over (),
+        exists (select from agentundo._reverted u join agentundo._revert w on w.id = u.revert where u.change = y.change and w.standing and not w.reopened),
+        array_agg(x.was) filter (where not y.void) over same, array_agg(x.became) filter (where not y.void) over same)::agentundo._written as written
+      from (
+        select y.change, (array_agg(%1$s) filter (where (h._image = 'O') <> y.inverted))[1] as was,
+          (array_agg(%1$s) filter (where (h._image = 'N') <> y.inverted))[1] as became
+        from agentundo._change y join %2$s h on h._change = coalesce(y.source, y.change)
+        where y.tracked = $2 and y.change >= $4 and %3$s
+        group by y.change) x
+      join agentundo._change y using (change)
+      left join agentundo._revert v on v.id = y.invocation and v.xid = y.xid
+      window same as (partition by y.xid)) w$sql$,
+    history_row, agentundo._history(t), agentundo._match_sql(t.id, 'h', 'history', '$1'))
+    into written
+    using key, t.id, ids, coalesce((select min(y.change) from agentundo._change y where y.invocation = any (ids) and y.tracked = t.id), 0);
+  foreach c in array coalesce(written, '{}') loop
+    exit when c.change < c.first_own;
+    result.captured := false;
+    if not c.void and c.xid is distinct from last_xid then
+      stands := agentundo._step_back(stands, traced, c.all_was, c.all_became);
+      exit when stands is null;
+      last_xid := c.xid;
+    end if;
+    as_captured := as_captured or c.version = any (versions);
+    touched := not c.void and exists (select from unnest(traced) name where (c.was -> name)::text is distinct from (c.became -> name)::text);
+    if c.own then
+      if c.operation = 'U' and (c.was is null) <> (c.became is null) then
+        return null;  -- it gave the row another key, under which nothing was looked for
+      end if;
+    elsif c.covered or c.invocation = any (undone) then
+      null;
+    elsif c.undid is not null then
+      undone := undone || c.undid;
+      if touched and c.change <> all (family) then
+        undo := coalesce(undo, c.change);
+      end if;
+    elsif touched then
+      writer := c.change;
+      exit;
+    elsif not c.void then
+      others := coalesce(others, c.change);
+    end if;
+  end loop;
+  if writer is null and stands is not null then
+    if undo is null and others <= agentundo._trusted_after() then
+      return null;  -- by what it says the row is as others left it, and versions mean nothing here
+    end if;
+    writer := coalesce(undo, case when as_captured then others end);
+  end if;
+  if writer is not null then
+    select true, y.change, y.invocation, coalesce(i.run, y.run), coalesce(i.actor, y.actor), y.role, y.at into result
+      from agentundo._change y left join agentundo._invocation i on i.id = y.invocation where y.change = writer;
+  end if;
+  return result;
+end
+$body$;
+
 -- A plan that memory cannot hold must not begin to be made.
 create or replace function agentundo._refuse_oversized(changes bigint[]) returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   rows numeric := (select sum(c.rows) from agentundo._change c where c.change = any (changes));
-  most text := (select s.value from agentundo._setting s where s.name = 'largest_undo');
+  most text := coalesce(
+    (select s.value from agentundo._setting s where s.name = 'largest_undo' and agentundo._setting_problem(s.name, s.value) is null), '5000000 rows');
 begin
   if rows > split_part(most, ' ', 1)::numeric then
     perform agentundo._fail('54000', format('agentundo: this undo is of %s rows, more than are planned at once (%s)', rows, most),
@@ -402,3 +594,38 @@ end
 $body$;
 comment on function agentundo.plan_summary(text[], text, boolean, text) is
   'A plan in numbers: rows per table, action and status, with the first 20 conflicts of each. Reads only, and is cheaper than plan() for large sets.';
+
+create or replace function agentundo.row_writer(
+  relation regclass, key jsonb, columns text[] default null, invocations text[] default null, scope text default null)
+returns agentundo.writer_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked := agentundo._tracked_table(relation);
+  w agentundo.writer_row;
+begin
+  perform agentundo._may_read(), agentundo._require_sight(t), agentundo._check_key(t, key);
+  if invocations <> '{}' then
+    perform agentundo._require_known(invocations, scope);
+  end if;
+  w := agentundo._writer(t, key, coalesce(columns, '{}'), coalesce(invocations, '{}'));
+  if agentundo._bound_to_scope() and agentundo._foreign(w.change, agentundo._scope(scope)) then
+    w := row(true, w.change, null, null, null, null, w.at);
+  end if;
+  return w;
+end
+$body$;
+comment on function agentundo.row_writer(regclass, jsonb, text[], text[], text) is
+  'Who stands in the way of an undo of these invocations at one row: whoever wrote last what stands in the columns that the plan names, or who made or deleted the row where it names none. captured is false for a write that was not captured, and null where history cannot tell. What a revert or redo only put back is not theirs. A write of another scope is shown to an application without names. Changes nothing.';
+
+create or replace function agentundo.effects_of(invocations text[], scope text default null) returns setof agentundo.effect_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  perform agentundo._may_read(), agentundo._require_known(invocations, scope);
+  return query
+    select e.id, e.invocation, e.name, e.kind, e.summary, e.undo_by, e.side_effect, e.cost, e.remedy, e.handler, e.at
+    from agentundo._effect e where e.invocation = any (invocations) order by e.id;
+end
+$body$;
+comment on function agentundo.effects_of(text[], text) is
+  'What left the database under these invocations and stays when their rows go back: what the view effects says of them, for an application within its scope. Changes nothing.';

@@ -52,7 +52,11 @@ begin
   first_one := listed -> 0;
   perform agentundo._fail('UN001',
     format('agentundo: %s would overwrite later work or break a constraint: %s %s: %s%s%s',
-      case when total = 1 then '1 row' else total || ' rows' end, first_one ->> 'relation', coalesce(first_one ->> 'key', '(a row without a key)'), first_one ->> 'reason',
+      case when total = 1 then '1 row' else total || ' rows' end, first_one ->> 'relation',
+      case when first_one ->> 'key' <> '{}' then first_one ->> 'key'
+        when first_one ->> 'reason' = 'erased' then '(a row whose key was erased, too)'
+        when exists (select from agentundo._tracked t cross join lateral agentundo._key(t.id) where t.relation::text = first_one ->> 'relation') then '(a row whose key is not shown)'
+        else '(a row without a key)' end, first_one ->> 'reason',
       coalesce(' (' || (select string_agg(c, ', ') from jsonb_array_elements_text(first_one -> 'columns') c) || ')', coalesce(' (' || (first_one ->> 'constraint') || ')', '')),
       case when total > 1 then ', and more' else '' end),
     case when on_conflict = 'force'
@@ -160,6 +164,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set quot
 $body$
 declare
   result agentundo.revert_result := task.answer;
+  originals constant text[] := agentundo._originals(result.invocations);
   earlier text;
 begin
   select count(*) filter (where x.action = 'delete' and x.status in ('ok', 'merge')), count(*) filter (where x.action = 'insert' and x.status in ('ok', 'merge')),
@@ -181,8 +186,10 @@ begin
   select case when v.partial then 'partially_reverted' when earlier is not null then 'already_reverted' else 'reverted' end
     into result.status from agentundo._revert v where v.id = result.revert_id;
   if earlier is null then
-    perform agentundo._emit(case when redo then 'invocation_redone' else 'invocation_reverted' end, result.invocations[1],
-      jsonb_build_object('revert_id', revert_id, 'status', result.status, 'reverted_by', reverted_by, 'reason', reason, 'invocations', result.invocations));
+    -- Listeners know calls, not reverts: a redo is told of as of what it has done again.
+    perform agentundo._emit(case when redo then 'invocation_redone' else 'invocation_reverted' end, originals[1],
+      jsonb_build_object('revert_id', revert_id, 'status', result.status, 'by', reverted_by, 'reason', reason, 'invocations', originals,
+        'reverts', nullif(array(select u from unnest(result.invocations) u where u <> all (originals)), '{}')));
   end if;
   return result;
 end

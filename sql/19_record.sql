@@ -11,8 +11,8 @@
 -- Locks: the row of the invocation, for the rest of the transaction. Steps of a run are given out
 -- under advisory locks that nobody waits for.
 
--- One row in `_event`, and a wake-up for listeners, who are to read `agentundo.events`: anybody can
--- send a notification. Off where NOTIFY is not possible (PREPARE TRANSACTION) or not wanted.
+-- One row in `_event`, with the role of whoever did it in the payload, and a wake-up for listeners, who are to
+-- read `agentundo.events`: anybody can send a notification. Off where NOTIFY is not possible (PREPARE TRANSACTION) or not wanted.
 create or replace function agentundo._emit(kind text, invocation text, payload jsonb default '{}', source text default 'system') returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
@@ -25,7 +25,7 @@ begin
   select * into c from agentundo._change x where x.change = (select min(y.change) from agentundo._change y where y.invocation = _emit.invocation);
   insert into agentundo._event (kind, source, scope, invocation, run, step, tool, actor, payload)
   values (_emit.kind, _emit.source, coalesce(i.scope, c.scope), _emit.invocation, coalesce(i.run, c.run), coalesce(i.step, c.step),
-          coalesce(i.tool, c.tool), coalesce(i.actor, c.actor), coalesce(_emit.payload, '{}'))
+          coalesce(i.tool, c.tool), coalesce(i.actor, c.actor), coalesce(_emit.payload, '{}') || jsonb_build_object('role', session_user))
   returning event into number;
   if coalesce(agentundo._setting('agentundo.notify'), (select s.value from agentundo._setting s where s.name = 'notify'), 'on') <> 'off' then
     perform pg_notify('agentundo', jsonb_build_object('event', number, 'kind', kind, 'invocation', invocation)::text);
@@ -157,7 +157,8 @@ end
 $body$;
 
 -- The tables that this transaction has written since it was tagged and that are not tracked: what a
--- revert will not take back.
+-- revert will not take back. The statistics count what a savepoint has rolled back, too; its locks are gone
+-- with it. They are dear to ask for, so only for tables that are left.
 create or replace function agentundo._uncovered_tables() returns text[]
 language sql volatile security definer set search_path = pg_catalog, pg_temp as
 $body$
@@ -168,6 +169,9 @@ $body$
     and s.schemaname not in ('agentundo', 'agentundo_history') and s.schemaname not like 'pg\_temp\_%'
     and not exists (select from agentundo._tracked t
                     where t.active and t.relation in (s.relid, pg_partition_root(s.relid)))
+    and exists (select from pg_locks l
+                where l.pid = pg_backend_pid() and l.locktype = 'relation' and l.relation = s.relid and l.mode = 'RowExclusiveLock'
+                offset 0)
 $body$;
 
 create or replace function agentundo.commit_invocation(id text, result jsonb default null) returns void

@@ -11,6 +11,52 @@
 --
 -- Locks: rows of `_invocation` by id, as everywhere; a revert of the same invocations waits.
 
+-- Settings -----------------------------------------------------------------------------------------------
+
+-- What is wrong with the value of a setting; null: nothing. Asked when one is written, and again by whatever reads
+-- it: a dump may bring others.
+create or replace function agentundo._setting_problem(name text, value text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set intervalstyle = 'postgres' as
+$body$
+declare
+  now constant timestamptz := clock_timestamp();
+begin
+  if name in ('retention', 'detection_time', 'cancel_window') then
+    if value::interval < '0' or now + value::interval < now - value::interval then
+      return 'it must not be negative';
+    end if;
+  elsif name = 'radius' and value !~ '^[1-9][0-9]{0,8}$' then
+    return 'it is a whole number from 1 to 999999999';
+  elsif name = 'largest_undo' and value !~ '^[1-9][0-9]{0,17}( rows)?$' then
+    return 'it is a number of rows such as ''5000000 rows''';
+  elsif name = 'notify' and value not in ('on', 'off') then
+    return 'it is on or off';
+  end if;
+  return case when value is null then 'it is missing' end;
+exception when data_exception then
+  return 'it is an interval such as ''30 days''';
+end
+$body$;
+
+create or replace function agentundo._check_setting() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  problem constant text := agentundo._setting_problem(new.name, new.value);
+begin
+  if new.name not in ('retention', 'detection_time', 'radius', 'cancel_window', 'notify', 'largest_undo') then
+    perform agentundo._fail('22023', format('agentundo: there is no setting %L', left(new.name, 40)),
+      'There are retention, detection_time, radius, cancel_window, notify and largest_undo.');
+  elsif problem is not null then
+    perform agentundo._fail('22023', format('agentundo: the setting %s cannot be %L: %s', new.name, left(new.value, 40), problem),
+      'The page sql.md of the documentation says what each setting means.');
+  end if;
+  return new;
+end
+$body$;
+create or replace trigger check_value before insert or update on agentundo._setting
+  for each row execute function agentundo._check_setting();
+
 -- Health -------------------------------------------------------------------------------------------------
 
 -- What is wrong with one tracked table.
@@ -172,7 +218,14 @@ begin
     select 'error', 'agentundo', format('history is kept for %s, not longer than it takes to find a mistake (%s)', r.value, d.value),
       'Raise the setting retention, or lower detection_time, in agentundo._setting.'
     from agentundo._setting r join agentundo._setting d on d.name = 'detection_time'
-    where r.name = 'retention' and r.value::interval <= d.value::interval
+    where r.name = 'retention' and agentundo._age('retention') <= agentundo._age('detection_time')
+    union all
+    select 'error', 'agentundo', format('the setting %s is %s: %s', w.name, coalesce(quote_literal(left(s.value, 40)), 'gone'), agentundo._setting_problem(w.name, s.value)),
+      format('Write another value into agentundo._setting; at first it was %L.', w.value)
+    from (values ('retention', '30 days'), ('detection_time', '7 days'), ('radius', '50'), ('cancel_window', '900 s'),
+                 ('notify', 'on'), ('largest_undo', '5000000 rows')) w (name, value)
+    left join agentundo._setting s on s.name = w.name
+    where agentundo._setting_problem(w.name, s.value) is not null
     union all
     select 'warning', 'agentundo', format('its objects belong to the superuser %s: a revert runs other people''s constraints as superuser', rolname),
       'Create the role agentundo_owner and install again, or own them by a role without SUPERUSER.'
@@ -267,11 +320,22 @@ begin
 end
 $body$;
 
+-- An interval as people write it: 1 minute 30 seconds, not 00:01:30.
+create or replace function agentundo._in_words(age interval) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$
+  select coalesce(string_agg(format('%s %s%s', p.n, p.unit, case when abs(p.n) <> 1 then 's' end), ' ' order by p.place), '0 seconds')
+  from (values
+    (1, extract(year from age), 'year'), (2, extract(month from age), 'month'), (3, extract(day from age), 'day'),
+    (4, extract(hour from age), 'hour'), (5, extract(minute from age), 'minute'), (6, trim_scale(extract(second from age)), 'second')) p (place, n, unit)
+  where p.n <> 0
+$body$;
+
 create or replace function agentundo.purge(older_than interval default null) returns agentundo.purge_count
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  age interval := coalesce(older_than, (select s.value::interval from agentundo._setting s where s.name = 'retention'));
+  age interval := coalesce(older_than, agentundo._age('retention'));
   before timestamptz := clock_timestamp() - age;
   doomed text[];
   t agentundo._tracked;
@@ -280,8 +344,9 @@ declare
 begin
   perform agentundo._require_operator('purge');
   perform agentundo._require_fresh_snapshots('purge');
-  if age < interval '0' then
-    perform agentundo._fail('22023', format('agentundo: %s is not an age', age), 'Give an interval such as ''30 days''.');
+  if age is null or age < interval '0' then
+    perform agentundo._fail('22023', case when age is null then 'agentundo: the setting retention is not an age' else format('agentundo: %s is not an age', agentundo._in_words(age)) end,
+      'Give an interval such as ''30 days''.');
   end if;
   -- Locked first, then looked at again: a revert may have come in between.
   perform agentundo._lock_invocations(agentundo._purgeable(before));
@@ -328,20 +393,25 @@ $body$;
 create or replace function agentundo.hold(invocation text, reason text) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+declare
+  release constant boolean := coalesce(reason, '') = '';
 begin
   perform agentundo._require_operator('hold invocations');
   perform agentundo._require_known(array[invocation], null);
   perform agentundo._lock_invocations(array[invocation]);
+  if release and exists (select from agentundo._invocation i where i.id = hold.invocation and i.purged_at is null and i.held is null) then
+    return 0;  -- nothing held it: nothing has happened
+  end if;
   update agentundo._invocation i set held = nullif(hold.reason, '') where i.id = hold.invocation and i.purged_at is null;
   if not found then  -- purged while we waited
     perform agentundo._require_known(array[invocation], null);
   end if;
-  perform agentundo._emit(case when coalesce(reason, '') = '' then 'hold_released' else 'invocation_held' end, invocation, jsonb_build_object('reason', reason));
+  perform agentundo._emit(case when release then 'hold_released' else 'invocation_held' end, invocation, jsonb_build_object('reason', reason));
   return (select count(*) from agentundo._change c where c.invocation = hold.invocation);
 end
 $body$;
 comment on function agentundo.hold(text, text) is
-  'Exempts an invocation, with its reverts, from purge(), for a reason that is kept; null as the reason releases it. Returns how many changes that concerns. Changes none of your rows.';
+  'Exempts an invocation, with its reverts, from purge(), for a reason that is kept; null as the reason releases it. Returns how many changes that concerns, 0 when what is released was not held. Changes none of your rows.';
 
 create or replace function agentundo.erase(relation regclass, key jsonb, reason text) returns agentundo.erase_count
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as

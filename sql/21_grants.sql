@@ -16,11 +16,11 @@ declare
   -- What tag() and track() call with the caller's own rights.
   for_tag text[] := array['tag', 'version', '_check_id', '_step', '_note_baseline'];
   for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputy', '_create_deputy', '_admit', '_why_not_trackable',
-                            '_remember_schema', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
+                            '_remember_schema', '_kept_mode', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
   for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
-  for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version'];
+  for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version', 'row_writer', 'effects_of'];
   for_revert text[] := array['revert', 'revert_run', 'redo'];
-  for_reader text[] := array['check', '_health', '_run_invocations'];  -- the latter two stand in views
+  for_reader text[] := array['check', '_health', '_run_invocations', '_age'];  -- the latter stand in views
   granted record;
   function regprocedure;
 begin

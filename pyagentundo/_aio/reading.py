@@ -161,13 +161,19 @@ class AsyncReading(AsyncBase):
         return await self._all(conn, _statements.DIFF, parameters, DiffRow)
 
     async def row_history(
-        self, relation: str, key: Mapping[str, Any], *, conn: Connection | None = None
+        self,
+        relation: str,
+        key: Mapping[str, Any],
+        *,
+        scope: str | None = None,
+        conn: Connection | None = None,
     ) -> list[HistoryRow]:
         """Return every captured version of a row, oldest first.
 
         Args:
             relation: the table, as SQL writes it: ``crm.deals``.
             key: its key columns with their values.
+            scope: in which an application is told who wrote; other scopes have no names.
             conn: read in the transaction that is open here.
 
         Raises:
@@ -176,7 +182,7 @@ class AsyncReading(AsyncBase):
             NotPermitted: the role may not read the table.
 
         """
-        parameters = {"relation": relation, "key": _json.dumps(key, what="key")}
+        parameters = {"relation": relation, "key": _json.dumps(key, what="key"), "scope": scope}
         return await self._all(conn, _statements.ROW_HISTORY, parameters, HistoryRow)
 
     async def row_version(

@@ -119,5 +119,6 @@ def _who(writer: Mapping[str, Any] | None) -> str:
     """Return who wrote a row, and when, as far as history knows."""
     if writer is None:
         return "somebody, not captured"
-    who = f"{writer['actor'] or writer['role']} at {moment(writer['at'])}"
+    name = writer["actor"] or writer["role"] or "somebody of another scope"
+    who = f"{name} at {moment(writer['at'])}"
     return f"{who} ({writer['invocation']})" if writer["invocation"] else who

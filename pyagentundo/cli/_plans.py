@@ -107,7 +107,7 @@ def make(
     began = time.monotonic()
     counts = _queries.call(conn, "plan_summary", how)
     seconds = time.monotonic() - began
-    _queries.add_writers(conn, _with_relation(counts))
+    _queries.add_writers(conn, _with_relation(counts), how.get("scope"))
     few = not by_row and sum(count["rows"] for count in counts) <= FEW
     rows = _queries.call(conn, "plan", how) if few else None
     ids = redone or list(how["invocations"])

@@ -272,13 +272,16 @@ def undo(conn: Connection, function: str, arguments: dict[str, Any]) -> DictRow:
 # Who wrote what stands in the way -----------------------------------------------------------------
 
 
-def add_writers(conn: Connection, conflicts: Sequence[dict[str, Any]]) -> None:
+def add_writers(
+    conn: Connection, conflicts: Sequence[dict[str, Any]], scope: str | None = None
+) -> None:
     """Put under ``by`` who wrote the rows that stand in the way, for the first few of them.
 
     It holds role, actor, invocation and at; None when the write was not captured.
     History knows it of tagged writes, and of all writes where a table is tracked with
-    ``capture = 'all'``. What cannot be found out in a few seconds, or not by this role, is left
-    out.
+    ``capture = 'all'``. To an application who writes in another scope has no name: role, actor
+    and invocation are None. What cannot be found out in a few seconds, or not by this role, is
+    left out.
     """
     wanted = [
         conflict
@@ -289,33 +292,34 @@ def add_writers(conn: Connection, conflicts: Sequence[dict[str, Any]]) -> None:
         with conn.transaction():
             conn.execute(f"set local statement_timeout = '{_PATIENCE}'".encode())
             for conflict in wanted[:_LOOKED_UP]:
-                _add_writer(conn, conflict)
+                _add_writer(conn, conflict, scope)
     except (psycopg.Error, errors.AgentUndoError):
         return
 
 
-def _add_writer(conn: Connection, conflict: dict[str, Any]) -> None:
-    values = {"relation": conflict["relation"], "key": _json.dumps(conflict["key"], indent=None)}
+def _add_writer(conn: Connection, conflict: dict[str, Any], scope: str | None) -> None:
+    values = {
+        "relation": conflict["relation"],
+        "key": _json.dumps(conflict["key"], indent=None),
+        "columns": conflict.get("columns"),
+        "invocations": [conflict["invocation"]] if conflict.get("invocation") else None,
+        "scope": scope,
+    }
     try:
         with conn.transaction():
-            last = conn.execute(
-                "select h.*, agentundo.row_version(%(relation)s::regclass, %(key)s) as now"
-                " from agentundo.row_history(%(relation)s::regclass, %(key)s) h"
-                " order by change desc limit 1",
+            writer = conn.execute(
+                "select * from agentundo.row_writer(%(relation)s::regclass, %(key)s,"
+                " %(columns)s::text[], %(invocations)s::text[], %(scope)s)",
                 values,
             ).fetchone()
     except pg.QueryCanceled:
         raise
     except psycopg.Error:
         return  # a table that is gone, a key of another shape, no right to look
-    if last is None or last["version"] is None:
+    if writer is None or writer["captured"] is None:
         return
-    gone = conflict["reason"] == "row_deleted"
-    captured = last["operation"] == "delete" if gone else last["version"] == last["now"]
-    if not captured or last["invocation"] == conflict.get("invocation"):
-        conflict["by"] = None
-    else:
-        conflict["by"] = {name: last[name] for name in ("role", "actor", "invocation", "at")}
+    named = {name: writer[name] for name in ("role", "actor", "invocation", "at")}
+    conflict["by"] = named if writer["captured"] else None
 
 
 # Tables -------------------------------------------------------------------------------------------

@@ -259,7 +259,7 @@ def _refusals(conn: Connection, how: dict[str, Any], *, as_json: bool) -> Iterat
             yield
     except UndoConflict as error:
         rows = error.detail.get("conflicts", [])
-        _queries.add_writers(conn, rows)
+        _queries.add_writers(conn, rows, how.get("scope"))
         error.hint = _hints.ways_out(how, rows)
         if error.total > len(rows):
             error.hint += f" {_hints.LOOK}"

@@ -129,7 +129,7 @@ def test_events(undo: AgentUndo, calls: dict[str, Invocation]) -> None:
     undo.redo("d")
     first, second = undo.events()
     assert (first.kind, first.invocation, first.source) == ("invocation_reverted", "d", "system")
-    assert (first.payload["reverted_by"], first.payload["reason"]) == ("dana", "wrong")
+    assert (first.payload["by"], first.payload["reason"]) == ("dana", "wrong")
     assert undo.events(after=first.event) == [second]
     assert undo.events(kind="invocation_redone") == [second]
     assert undo.events(invocation="d", limit=1) == [first]

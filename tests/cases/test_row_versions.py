@@ -200,6 +200,29 @@ def test_restored_from_a_dump(t: Connection, copy: Callable[..., Connection], si
     assert_same(before, snapshot(t, "t"))
 
 
+@pytest.mark.parametrize("synced", [False, True])
+def test_writers_of_before_a_dump_are_found(
+    t: Connection, copy: Callable[..., Connection], synced: bool
+) -> None:
+    """Cascade takes them along, and they are named, by what they wrote."""
+    before = snapshot(t, "t")
+    write(t, "update t set v = v + 9 where id < 3", invocation="first")
+    write(t, "update t set w = 7 where id = 1", invocation="second")
+    write(t, "update t set w = 7 where id = 3", invocation="unrelated")
+    there = copy("--single-transaction")
+    if synced:
+        run(there, "select agentundo.sync()")
+    asked = "select captured, invocation from agentundo.row_writer('t', '{\"id\": 1}', '{w}', %s)"
+    assert rows(there, asked, ["first"]) == [(True, "second")]
+    assert {row.invocation for row in plan(there, "first", on_conflict="cascade")} == {
+        "first",
+        "second",
+    }
+    assert revert(there, "first", on_conflict="cascade").invocations == ["first", "second"]
+    run(there, "update t set w = 3 where id = 3")
+    assert_same(before, snapshot(there, "t"))
+
+
 def test_versions_count_again_after_sync(t: Connection, copy: Callable[..., Connection]) -> None:
     write(t, "update t set v = v + 9 where id = 1", invocation="old")
     there = copy("--single-transaction")

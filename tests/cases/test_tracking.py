@@ -97,8 +97,8 @@ def test_null_and_unknown(db: Connection) -> None:
             run(db, f"select agentundo.{function}('t')")
 
 
-@pytest.mark.parametrize("capture", ["everything", "", "AGENT", None])
-def test_capture_mode_that_does_not_exist(db: Connection, capture: str | None) -> None:
+@pytest.mark.parametrize("capture", ["everything", "", "AGENT"])
+def test_capture_mode_that_does_not_exist(db: Connection, capture: str) -> None:
     run(db, "create table t (id int primary key)")
     with refused("22023"):
         db.execute("select agentundo.track('t', %s)", [capture])
@@ -225,6 +225,63 @@ def test_tracking_twice_changes_nothing(db: Connection) -> None:
     )
     assert triggers == rows(db, "select oid, tgname, tgenabled from pg_trigger order by oid")
     assert_goes_back(db, before)
+
+
+MODES = "select split_part(relation, '.', 2), capture from agentundo.tracked order by 1"
+
+
+def test_tracking_again_keeps_the_mode(db: Connection) -> None:
+    """A mode that nobody types must not end the capture of what people write."""
+    run(
+        db,
+        "create table every (id int primary key)",
+        "create table other (id int primary key)",
+        "select agentundo.track('every', 'all'), agentundo.track('other')",
+        "select agentundo.track('every'), agentundo.track('other', capture => null)",
+    )
+    assert rows(db, MODES) == [("every", "all"), ("other", "agent")]
+    run(db, "select agentundo.untrack('every')", "select agentundo.track('every')")
+    assert rows(db, MODES) == [("every", "all"), ("other", "agent")]
+    run(db, "select agentundo.track('every', 'agent'), agentundo.track('other', 'all')")
+    assert rows(db, MODES) == [("every", "agent"), ("other", "all")]
+
+
+def test_tracking_a_parent_again_keeps_the_modes_of_its_heirs(db: Connection) -> None:
+    """A new one gets that of its parent, as it does where an event trigger sees it."""
+    run(
+        db,
+        "create table parent (id int primary key)",
+        "create table child () inherits (parent)",
+        "select agentundo.track('parent', 'all')",
+        "select agentundo.track('child', 'agent')",
+        "set agentundo.internal = 'on'",
+        "create table late () inherits (parent)",
+        "reset agentundo.internal",
+        "select agentundo.track('parent')",
+    )
+    assert rows(db, MODES) == [("child", "agent"), ("late", "all"), ("parent", "all")]
+
+
+def test_tracking_a_schema_again_keeps_all_modes(db: Connection) -> None:
+    """Its own, which new tables get, as well as those of its tables."""
+    rule = "select capture from agentundo._schema_rule"
+    run(
+        db,
+        "create table one (id int primary key)",
+        "create table two (id int primary key)",
+        "select agentundo.track('one', 'all')",
+        "select agentundo.track_schema('public')",
+    )
+    assert (rows(db, MODES), value(db, rule)) == ([("one", "all"), ("two", "agent")], "agent")
+    run(
+        db,
+        "select agentundo.track_schema('public', 'all')",
+        "select agentundo.track('two', 'agent')",
+    )
+    run(db, "set agentundo.internal = 'on'", "create table three (id int primary key)")
+    run(db, "reset agentundo.internal", "select agentundo.track_schema('public', null)")
+    assert value(db, rule) == "all"
+    assert rows(db, MODES) == [("one", "all"), ("three", "all"), ("two", "agent")]
 
 
 def test_tracking_changes_no_row(db: Connection) -> None:

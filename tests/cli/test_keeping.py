@@ -80,4 +80,4 @@ def test_hold_and_release(deals: Connection, cli: Run) -> None:
     assert gone["invocations"] == 1
     writes(deals, "call-3", "update public.deals set amount = 1")
     said = cli("hold", "call-3", "--release").stdout
-    assert said == "released: call-3, 1 change\n"
+    assert said == "released: call-3, 0 changes\n"

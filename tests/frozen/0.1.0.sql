@@ -483,6 +483,13 @@ create type agentundo.history_row as (
   change bigint, version text, invocation text, run text, actor text, role text, operation text,
   at timestamptz, columns text[], before jsonb, after jsonb);
 
+create type agentundo.effect_row as (
+  id bigint, invocation text, name text, kind text, summary text, undo_by timestamptz, side_effect text, cost text, remedy text,
+  handler text, at timestamptz);
+
+create type agentundo.writer_row as (
+  captured boolean, change bigint, invocation text, run text, actor text, role text, at timestamptz);
+
 create type agentundo.finding as (severity text, object text, problem text, hint text);
 
 create type agentundo.purge_count as (invocations bigint, changes bigint, images bigint);
@@ -518,6 +525,9 @@ create type agentundo._task as (aim text[], changes bigint[], locked text[], ans
 -- Rows that generated statements of the plan hand back.
 create type agentundo._pair as (there int, here int);
 create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], sums jsonb);
+create type agentundo._written as (
+  change bigint, xid xid8, version bigint, void boolean, operation "char", invocation text, was jsonb, became jsonb, undid text[],
+  own boolean, first_own bigint, covered boolean, all_was jsonb[], all_became jsonb[]);
 
 -- ==== 03_tagging.sql ====
 
@@ -1478,6 +1488,25 @@ $body$;
 -- DDL of ours waits 3 s for a lock, then gives way (55P03): whoever queues for a table stops all who come
 -- after.
 
+-- Null as the mode: what is tracked keeps the one it has.
+create or replace function agentundo._check_capture(capture text) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if capture not in ('agent', 'all') then
+    perform agentundo._fail('22023', format('agentundo: there is no capture mode %L', capture),
+      'Use ''agent'' (tagged writes and agent roles) or ''all'' (every write).');
+  end if;
+end
+$body$;
+
+-- The mode that a table has, or had when it was tracked last.
+create or replace function agentundo._kept_mode(relation regclass, otherwise text) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce((select x.capture from agentundo._tracked x where x.relation = _kept_mode.relation), otherwise)
+$body$;
+
 create or replace function agentundo._track(relation regclass, capture text) returns setof regclass
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$
@@ -1488,10 +1517,8 @@ declare
   history_table text;
   child regclass;
 begin
-  if capture is null or capture not in ('agent', 'all') then
-    perform agentundo._fail('22023', format('agentundo: there is no capture mode %L', capture),
-      'Use ''agent'' (tagged writes and agent roles) or ''all'' (every write).');
-  elsif reason is not null then
+  perform agentundo._check_capture(capture);
+  if reason is not null then
     perform agentundo._fail('UN004', format('agentundo: cannot track %s: %s', coalesce(relation::text, 'NULL'), reason),
       'See "agentundo.check()" for what is tracked, and the limits in the documentation.',
       jsonb_build_object('relation', relation::text, 'reason', reason));
@@ -1505,7 +1532,7 @@ begin
   select * into t from agentundo._tracked x where x.relation = _track.relation for update;
   if not found then
     insert into agentundo._tracked as x (relation, name, kind, capture, history, key_columns)
-    values (_track.relation, agentundo._name(_track.relation), 'plain', _track.capture, 'agentundo._change'::regclass, '{}')
+    values (_track.relation, agentundo._name(_track.relation), 'plain', coalesce(_track.capture, 'agent'), 'agentundo._change'::regclass, '{}')
     returning * into t;
     history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id);
     execute format('create table %s (_change bigint not null, _image "char" not null)', history_table);
@@ -1515,7 +1542,7 @@ begin
       'Images of rows of ' || t.name || ': O before, N after a change of agentundo._change. Columns are named by attribute number, see agentundo._column.');
     update agentundo._tracked x set history = to_regclass(history_table) where x.id = t.id;
   else
-    update agentundo._tracked x set capture = _track.capture, active = true where x.id = t.id;
+    update agentundo._tracked x set capture = coalesce(_track.capture, x.capture), active = true where x.id = t.id returning * into t;
   end if;
   perform agentundo._sync(t.id);
   if c.relpersistence = 'u' then
@@ -1525,12 +1552,12 @@ begin
 
   -- A tree by inheritance: a statement on the parent writes the children's rows too.
   for child in select inhrelid::regclass from pg_inherits where inhparent = relation and c.relkind = 'r' loop
-    return query select agentundo._track(child, capture);
+    return query select agentundo._track(child, coalesce(capture, agentundo._kept_mode(child, t.capture)));
   end loop;
 end
 $body$;
 
-create or replace function agentundo.track(relation regclass, capture text default 'agent') returns setof regclass
+create or replace function agentundo.track(relation regclass, capture text default null) returns setof regclass
 language plpgsql set search_path = pg_catalog, pg_temp as
 $body$
 declare
@@ -1555,13 +1582,14 @@ begin
 end
 $body$;
 comment on function agentundo.track(regclass, text) is
-  'Begins to keep history for a table (and its partitions or inheriting tables): writes under a tag, or all writes with capture => ''all''. Creates triggers under a short SHARE ROW EXCLUSIVE lock; changes no row. Again on a tracked table: changes its capture mode.';
+  'Begins to keep history for a table (and its partitions or inheriting tables): writes under a tag, or all writes with capture => ''all''. Creates triggers under a short SHARE ROW EXCLUSIVE lock; changes no row. Again on a tracked table: changes its capture mode if one is given, else keeps it; a new table gets ''agent''.';
 
-create or replace function agentundo.track_schema(schema regnamespace, capture text default 'agent') returns setof regclass
+create or replace function agentundo.track_schema(schema regnamespace, capture text default null) returns setof regclass
 language plpgsql set search_path = pg_catalog, pg_temp as
 $body$
 declare
   relation regclass;
+  rule text := agentundo._remember_schema(schema, capture);
 begin
   for relation in
     select c.oid::regclass from pg_catalog.pg_class c
@@ -1569,23 +1597,28 @@ begin
       and agentundo._why_not_trackable(c.oid) is null
     order by c.oid
   loop
-    return query select agentundo.track(relation, capture);
+    return query select agentundo.track(relation, coalesce(capture, agentundo._kept_mode(relation, rule)));
   end loop;
-  perform agentundo._remember_schema(schema, capture);
 end
 $body$;
 comment on function agentundo.track_schema(regnamespace, text) is
-  'Tracks every table of a schema, now and later: tables created afterwards are tracked by an event trigger, or reported as errors by check() where there is none. Locks each table shortly; changes no row.';
+  'Tracks every table of a schema, now and later: tables created afterwards are tracked by an event trigger, or reported as errors by check() where there is none. Without a capture mode all keep theirs, and what is new gets that of the schema, at first ''agent''. Locks each table shortly; changes no row.';
 
-create or replace function agentundo._remember_schema(schema regnamespace, capture text) returns void
+-- Returns the mode of tables that are new there.
+create or replace function agentundo._remember_schema(schema regnamespace, capture text) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+declare
+  rule text;
 begin
+  perform agentundo._check_capture(capture);
   if not has_schema_privilege(agentundo._caller(), schema, 'create') then
     perform agentundo._fail('UN003', format('agentundo: %s may not decide for schema %s', agentundo._caller(), schema), 'Run it as the owner of the schema.');
   end if;
-  insert into agentundo._schema_rule values ((select nspname from pg_namespace where oid = schema), capture)
-  on conflict (schema_name) do update set capture = excluded.capture;
+  insert into agentundo._schema_rule as r values ((select nspname from pg_namespace where oid = schema), coalesce(_remember_schema.capture, 'agent'))
+  on conflict (schema_name) do update set capture = coalesce(_remember_schema.capture, r.capture)
+  returning r.capture into rule;
+  return rule;
 end
 $body$;
 
@@ -2530,6 +2563,18 @@ where not c.void;
 comment on view agentundo.changes is
   'Every captured statement per table: which invocation made it, how many rows, and which revert has taken it back. Without values of rows.';
 
+-- A setting that is an interval; null where it is none, so that nothing else stops at it. In one reading, whatever
+-- the session's IntervalStyle.
+create or replace function agentundo._age(setting text) returns interval
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set intervalstyle = 'postgres' as
+$body$
+declare
+  written text := (select s.value from agentundo._setting s where s.name = setting);
+begin
+  return case when agentundo._setting_problem(setting, written) is null then written::interval end;
+end
+$body$;
+
 -- Recorded invocations and those known by their changes alone; what was recorded wins over what the
 -- first change says. Conditions on `id` reach the indexes.
 create or replace view agentundo.invocations as
@@ -2549,7 +2594,7 @@ select x.id, coalesce(i.run, f.run) as run, coalesce(i.step, f.step) as step, co
   c.open > 0 as undoable,
   case when c.open > 0 then least(
     (select min(e.undo_by) from agentundo._effect e where e.invocation = x.id),
-    case when i.held is null then c.last_at + (select s.value::interval from agentundo._setting s where s.name = 'retention') end) end as undo_by
+    case when i.held is null then c.last_at + (select agentundo._age('retention')) end) end as undo_by
 from (
   select id from agentundo._invocation
   union
@@ -2828,7 +2873,21 @@ $body$;
 comment on function agentundo.diff(text, text) is
   'What an invocation did, column by column, statement by statement: for updates only the columns that changed, for inserted and deleted rows all. Shows what the caller may SELECT, changes nothing.';
 
-create or replace function agentundo.row_history(relation regclass, key jsonb) returns setof agentundo.history_row
+-- Is a change of a scope that an application which lives in `wanted` knows nothing of? A write without a tag
+-- belongs to nobody's.
+create or replace function agentundo._foreign(change bigint, wanted text) returns boolean
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  c agentundo._change;
+begin
+  select * into c from agentundo._change x where x.change = _foreign.change;
+  return case when c.invocation is null then c.scope is not null and c.scope is distinct from wanted
+    else not agentundo._in_scope(c.invocation, wanted) end;
+end
+$body$;
+
+create or replace function agentundo.row_history(relation regclass, key jsonb, scope text default null) returns setof agentundo.history_row
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -2836,25 +2895,26 @@ declare
 begin
   perform agentundo._may_read(), agentundo._require_sight(t), agentundo._check_key(t, key);
   return query execute format($sql$
-    select c.change, case when c.change > agentundo._trusted_after() then agentundo._version(c.xmin::text) end, c.invocation,
-      coalesce(i.run, c.run), coalesce(i.actor, c.actor), c.role::text,
+    select c.change, case when c.change > agentundo._trusted_after() then agentundo._version(c.xmin::text) end, named.invocation,
+      coalesce(i.run, named.run), coalesce(i.actor, named.actor), named.role::text,
       case when p.before is null then 'insert' when p.after is null then 'delete' else 'update' end, c.at,
       array(select n.name from unnest($2) with ordinality n (name, position)
             where p.before is null or p.after is null or (p.before -> n.name)::text is distinct from (p.after -> n.name)::text order by n.position),
       p.before, p.after
     from (%s) p
     join agentundo._change c using (change)
-    left join agentundo._invocation i on i.id = c.invocation
+    left join agentundo._change named on named.change = c.change and ($3 is not true or not agentundo._foreign(c.change, $4))
+    left join agentundo._invocation i on i.id = named.invocation
     order by c.change, p.item$sql$,
     agentundo._pairs_sql(t, format(
       'select change, change as source, inverted from agentundo._change where tracked = %1$s and source is null and not void
        union all select change, source, inverted from agentundo._change where tracked = %1$s and source is not null', t.id),
       agentundo._match_sql(t.id, 'h', 'history', '$1')))
-    using key, agentundo._shown_names(t.id);
+    using key, agentundo._shown_names(t.id), agentundo._bound_to_scope(), agentundo._scope(scope);
 end
 $body$;
-comment on function agentundo.row_history(regclass, jsonb) is
-  'Every captured version of one row, oldest first: who wrote it, when, under which invocation, which columns. The key is a JSON object of the key columns. Reads the whole history of the table; shows what the caller may SELECT, changes nothing.';
+comment on function agentundo.row_history(regclass, jsonb, text) is
+  'Every captured version of one row, oldest first: who wrote it, when, under which invocation, which columns. The key is a JSON object of the key columns. Writes of another scope are shown to an application without id, run, actor and role. Reads the whole history of the table; shows what the caller may SELECT, changes nothing.';
 
 -- An opaque version string: which write, in this copy of the database. A restored dump is another copy.
 create or replace function agentundo._version(writes text) returns text
@@ -2933,6 +2993,28 @@ $body$
   select not agentundo._operator() and not agentundo._in_role(agentundo._caller(), 'agentundo_auditor')
 $body$;
 
+-- Refuses, with a hint that looks at what the caller is already: to one who is both an agent and an app, or an
+-- app that wants more, "be an app" says nothing.
+create or replace function agentundo._refuse_role(what text, hint text) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  agent name;
+  is_already text;
+begin
+  if agentundo._agent() then
+    agent := case when agentundo._in_role(agentundo._caller(), 'agentundo_agent') then agentundo._caller() else session_user end;
+    hint := format('%s is a member of agentundo_agent, and an agent may not, whatever else it is. Use another role, or run "revoke agentundo_agent from %I".',
+      agent, agent);
+  else
+    select string_agg(m.marker, ' and ') into is_already
+      from unnest(array['agentundo_app', 'agentundo_approver', 'agentundo_auditor']) m (marker) where agentundo._in_role(agentundo._caller(), m.marker::name);
+    hint := case when is_already is not null then format('%s is a member of %s, which is not enough. ', agentundo._caller(), is_already) else '' end || hint;
+  end if;
+  perform agentundo._fail('UN003', format('agentundo: %s may not %s', agentundo._caller(), what), hint);
+end
+$body$;
+
 create or replace function agentundo._may_read() returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
@@ -2940,8 +3022,7 @@ begin
   if agentundo._agent()
     or not (agentundo._operator() or agentundo._in_role(agentundo._caller(), 'agentundo_app')
       or agentundo._in_role(agentundo._caller(), 'agentundo_auditor')) then
-    perform agentundo._fail('UN003', format('agentundo: %s may not read what was captured', agentundo._caller()),
-      'Grant agentundo_app, agentundo_operator or agentundo_auditor to the role; agents may not.');
+    perform agentundo._refuse_role('read what was captured', 'Grant agentundo_app, agentundo_operator or agentundo_auditor to the role; agents may not.');
   end if;
 end
 $body$;
@@ -2951,8 +3032,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 $body$
 begin
   if not agentundo._operator() then
-    perform agentundo._fail('UN003', format('agentundo: %s may not %s', agentundo._caller(), what),
-      'This is for members of agentundo_operator and for those who may act for the owner of schema agentundo.');
+    perform agentundo._refuse_role(what, 'This is for members of agentundo_operator and for those who may act for the owner of schema agentundo.');
   end if;
 end
 $body$;
@@ -2971,18 +3051,13 @@ begin
   if agentundo._operator() then
     return;
   elsif agentundo._agent() or not agentundo._in_role(agentundo._caller(), 'agentundo_app') then
-    perform agentundo._fail('UN003', format('agentundo: %s may not revert', agentundo._caller()),
-      'Let the application do it: a role that is a member of agentundo_app, or of agentundo_operator.');
+    perform agentundo._refuse_role('revert', 'Let the application do it: a role that is a member of agentundo_app, or of agentundo_operator.');
   elsif coalesce(reverted_by, '') = '' then
     perform agentundo._fail('UN003', 'agentundo: the application must say who reverts',
       'Give reverted_by => the person whose decision this is.');
   end if;
   -- A redo is judged by what was reverted: the revert itself was a person's, not an agent's.
-  with recursive taken as (
-    select u as id from unnest(invocations) u
-    union
-    select unnest(v.invocations) from agentundo._revert v join taken t on t.id = v.id)
-  select array_agg(t.id) into judged from taken t where not exists (select from agentundo._revert v where v.id = t.id);
+  judged := agentundo._originals(invocations);
   for i in select v.id, v.scope, v.actor, v.on_behalf_of from agentundo.invocations v where v.id = any (judged) order by v.id loop
     if i.scope is distinct from agentundo._scope(scope) then
       perform agentundo._unknown(i.id);
@@ -3271,6 +3346,34 @@ $body$
   select format($sql$(not %1$I.void
     and not exists (select from agentundo._reverted u join agentundo._revert v on v.id = u.revert and v.standing and not v.reopened where u.change = %1$I.change)
     and not exists (select from agentundo._revert v where v.id = %1$I.invocation and v.xid = %1$I.xid and v.standing))$sql$, alias)
+$body$;
+
+-- Has a change c been undone in one row, wholly or there alone, by an undo that left others as they were? A condition
+-- over the key columns of `row_alias`, as text.
+create or replace function agentundo._undone_in_row_sql(t agentundo._tracked, row_alias text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$exists (
+      select from agentundo._revert v
+      where v.invocations @> array[c.invocation] and v.standing and v.number > c.change
+        and (not v.reopened and exists (select from agentundo._reverted u where u.change = c.change and u.revert = v.id)
+          or exists (
+            select from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_row}}
+            where f.invocation = v.id and f.xid = v.xid and f.tracked = c.tracked)
+          and not exists (
+            select from agentundo._revert w join agentundo._change f on f.invocation = w.id and f.xid = w.xid and f.tracked = c.tracked
+            join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_row}}
+            where w.invocations @> array[v.id] and w.standing and w.number > v.number)))$sql$,
+    jsonb_build_object('history', agentundo._history(t), 'of_row', agentundo._same_key(t.id, 'h', row_alias)))
+  where exists (select from agentundo._key(t.id))
+$body$;
+
+-- Is a change c somebody's own write that still stands in one row? Not what an undo put back, nor what was undone.
+create or replace function agentundo._stands_in_row_sql(t agentundo._tracked, row_alias text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(format('(not c.void and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid) and not %s)',
+    agentundo._undone_in_row_sql(t, row_alias)), agentundo._stranger_sql('c'))
 $body$;
 
 -- The versions that reverts and redos have left in a table, and those of changes that were undone and had
@@ -3709,8 +3812,8 @@ $body$ select $sql$,
     where s.says_before is distinct from s.says_after or s.segments > 1)$sql$ $body$;
 
 -- Where the journals of a table have to begin that an undo of these changes needs: null, if nobody else has undone
--- anything since. Else with the first change that any of those undos is about, or the set itself, if that
--- takes back undos.
+-- anything since, and the set is of writes or of one undo. Else with the first change that any of those undos is
+-- about, or those in the set.
 create or replace function agentundo._journal_begins(t agentundo._tracked, changes bigint[]) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -3719,7 +3822,9 @@ declare
   doubtful boolean;
   earlier bigint;
 begin
-  select min(c.change), bool_or(c.void) into first, doubtful from agentundo._change c where c.tracked = t.id and c.change = any (changes);
+  select min(c.change), bool_or(c.void) or count(*) > 1 and count(v.id) > 0 into first, doubtful
+    from agentundo._change c left join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
+   where c.tracked = t.id and c.change = any (changes);
   if not doubtful and not exists (
       select from agentundo._revert v
       where v.number > first and not exists (select from agentundo._change c where c.invocation = v.id and c.xid = v.xid and c.change = any (changes))
@@ -3910,7 +4015,7 @@ $body$ select $sql$,
       select {{h_keys}}
       from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change)
       where f.tracked = $9[4]::int and f.change >= $9[5] and exists (select from image i where {{of_image}})
-        and (f.change <> all ($6) and exists (select from agentundo._revert v where v.id = f.invocation and v.xid = f.xid)
+        and ((f.change <> all ($6) or (select count(*) from change) > 1) and exists (select from agentundo._revert v where v.id = f.invocation and v.xid = f.xid)
           or exists (
             select from agentundo._reverted u join agentundo._revert v on v.id = u.revert
             where u.change = f.change and v.number > $9[5] and not exists (select from change c where c.invocation = v.id)))) keys),
@@ -4587,6 +4692,13 @@ begin
   end loop;
   for there in select x.* from unnest(d) x where x.unit = 'moved' and not exists (select from unnest(gone) g where g = x.place) loop
     there.unit := 'moved ' || there.tracked;
+    -- Of a row that nobody can tell apart and that is gone from its new key, the old one must not come back.
+    if there.status = 'done' and there.cur is null and there.after is not null
+      and exists (select from unnest(d) x where x.tracked = there.tracked and x.change = there.change and x.unit like 'moved%' and x.action = 'insert'
+                  and not exists (select from unnest(gone) g where g = x.place)) then
+      there.status := 'conflict';
+      there.reason := 'row_deleted';
+    end if;
     d[there.place] := there;
   end loop;
   return agentundo._renumber(array(select x from unnest(d) x where not exists (select from unnest(gone) g where g = x.place) order by x.place));
@@ -4608,25 +4720,24 @@ begin
     select string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end', b.value, a.value, b.name), ', ' order by b.attnum)
       into changed
       from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum;
-    for item in
-      select * from agentundo._look(format($sql$
-        select y.place, array(
+    changed := format($sql$array(
           select distinct name
-          from jsonb_array_elements(y.detail -> 'steps') s
+          from jsonb_array_elements(%%s) s
           cross join lateral (select * from %1$s h where h.ctid = (s ->> 0)::tid offset 0) b
           cross join lateral (select * from %1$s h where h.ctid = (s ->> 2)::tid offset 0) a
           cross join lateral unnest(array_remove(array[%2$s]::text[], null)) name
-          order by name)
-        from unnest($1) y where y.tracked = %3$s and y.detail ? 'steps'$sql$, t.history, changed, t.id), null, d) as found (place int, columns text[])
+          order by name)$sql$, t.history, replace(changed, '%', '%%'));
+    for item in
+      select * from agentundo._look(format('select y.place, %s, %s from unnest($1) y where y.tracked = %s and y.detail ? ''steps''',
+          format(changed, 'y.detail -> ''steps'''), format(changed, 'jsonb_build_array(jsonb_build_array(y.before, y.before_change, y.after, y.after_change))'), t.id), null, d)
+        as found (place int, own text[], every text[])
     loop
       x := d[item.place];
-      x.detail := x.detail - 'steps' || jsonb_build_object('own', item.columns);
-      if x.status = 'ok' and item.columns = '{}' then
-        x.status := 'done';
-        x.action := 'none';
-      elsif x.status = 'ok' then
-        x.status := 'merge';
-        x.columns := item.columns;
+      x.detail := x.detail - 'steps' || jsonb_build_object('own', item.own);
+      if x.status = 'ok' and not item.every <@ item.own then
+        x.columns := array(select u from unnest(item.own) u where u = any (item.every));
+        x.status := case when x.columns = '{}' then 'done' else 'merge' end;
+        x.action := case when x.columns = '{}' then 'none' else x.action end;
       end if;
       d[item.place] := x;
     end loop;
@@ -4644,7 +4755,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 $body$
 declare
   items agentundo._difference[];
-  ours text; theirs text; captured text; deltas text;
+  ours text; theirs text; captured text; deltas text; every text;
 begin
   select string_agg(format('case when %s::record operator(pg_catalog.*<>) %s::record then %L end',
       'row(' || coalesce(case when b.known is not null then format('case when %s then %s end', b.known, b.value) end, b.value) || ')',
@@ -4654,8 +4765,9 @@ begin
       agentundo._stored('r', c.name, c.type_now), c.name), ', ' order by c.attnum),
     string_agg(format('case when row(o.%1$I)::record operator(pg_catalog.*<>) row(n.%1$I)::record then %2$L end', c.history_column, c.name), ', ' order by c.attnum),
     string_agg(case when m.attnum is not null then
-      format('%1$L, case when r.%1$I is not null and bool_and(h.%2$I is not null) then (sum(case when (h._image = ''O'') <> x.inverted then -h.%2$I else h.%2$I end))::text end', c.name, c.history_column) end, ', ')
-    into ours, theirs, captured, deltas
+      format('%1$L, case when r.%1$I is not null and bool_and(h.%2$I is not null) then (sum(case when (h._image = ''O'') <> c.inverted then -h.%2$I else h.%2$I end))::text end', c.name, c.history_column) end, ', '),
+    string_agg(quote_literal(c.name), ', ' order by c.attnum)
+    into ours, theirs, captured, deltas, every
     from agentundo._columns(t.id) c
     join agentundo._image_columns(t.id, 'b', 'd.before_change') b on b.attnum = c.attnum
     join agentundo._image_columns(t.id, 'a', 'd.after_change') a on a.attnum = c.attnum
@@ -4667,22 +4779,26 @@ begin
       array_remove(array[%2$s]::text[], null),
       case when %13$s and %8$L = 'all' then (
         select array_agg(distinct y.name)
-        from agentundo._change f
-        join %4$s n on n._change = coalesce(f.source, f.change) and (n._image = 'N') <> f.inverted and %6$s
-        join %4$s o on o._change = n._change and o._image <> n._image and %7$s
-        cross join lateral unnest(array_remove(array[%3$s]::text[], null)) y (name)
-        where f.tracked = d.tracked and f.change > d.after_change and f.change <> all ($6) and f.change <> all ($7) and %11$s) end,
+        from agentundo._change c
+        left join %4$s n on n._change = coalesce(c.source, c.change) and (n._image = 'N') <> c.inverted and %6$s
+        left join %4$s o on o._change = coalesce(c.source, c.change) and (o._image = 'O') <> c.inverted and %7$s
+        -- made or deleted, or come from another key: all of it is theirs
+        cross join lateral unnest(case when n._change = o._change then array_remove(array[%3$s]::text[], null) else array[%14$s]::text[] end) y (name)
+        where c.tracked = d.tracked and c.change > d.after_change and c.change <> all ($6) and c.change <> all ($7)
+          and coalesce(n._change, o._change) is not null and %11$s) end,
       case when %13$s and %10$L <> '' then (
-        select jsonb_build_object(%10$s) from agentundo._change x join %4$s h on h._change = coalesce(x.source, x.change) and %9$s
-        where x.tracked = d.tracked and x.change = any ($6)) end)::agentundo._difference)
+        select jsonb_build_object(%10$s)
+        from agentundo._change c
+        join %4$s h on h._change = coalesce(c.source, c.change) and case when (h._image = 'O') <> c.inverted then %15$s else %9$s end
+        where c.tracked = d.tracked and c.change = any ($6) and not %16$s) end)::agentundo._difference)
     from unnest($1) d
     join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
     left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
     ours, theirs, captured, agentundo._history(t), agentundo._from(t),
-    agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stranger_sql('f'),
-    t.id, merge::text),
+    agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
+    t.id, merge::text, every, agentundo._same_key(t.id, 'h', 'b'), agentundo._undone_in_row_sql(t, 'a')),
     null, d, e => changes, f => family) as found (items agentundo._difference[]);
   return coalesce(items, '{}');
 end
@@ -4754,7 +4870,7 @@ begin
   for x in
     select y.* from unnest(d) y
     where y.status = 'conflict' and y.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
-      and (y.cur is not null or y.before is not null or y.detail ->> 'last_segment' in ('ok', 'nothing'))
+      and (y.cur is not null or y.before is not null or y.unit is not null or y.detail ->> 'last_segment' in ('ok', 'nothing'))
   loop
     x.detail := coalesce(x.detail, '{}') || jsonb_build_object('forced', x.reason);
     x.action := case when x.before is null and x.cur is null or x.detail ->> 'last_segment' = 'nothing' then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;
@@ -5024,6 +5140,63 @@ $body$
   where c.invocation <> all (ids)
 $body$;
 
+-- What it is about in the end: for reverts and redos the invocations that they took back or did again.
+create or replace function agentundo._originals(ids text[]) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive origin as (
+    select u as id from unnest(ids) u
+    union
+    select unnest(v.invocations) from agentundo._revert v join origin o on o.id = v.id)
+  select array(select o.id from origin o where not exists (select from agentundo._revert v where v.id = o.id) order by o.id)
+$body$;
+
+-- Whoever took away the parents of rows that come back: of those that stand, the last who had them under the
+-- values that the rows refer to, and has left none.
+create or replace function agentundo._takers_of_parents(d agentundo._decision[]) returns text[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  found text[] := array[]::text[];
+  more text[];
+  way record;
+  parent agentundo._tracked;
+  equal text;
+begin
+  for way in
+    select distinct t.id, t.history, c.oid as con, c.conname, c.conkey, c.confkey, agentundo._tracked_of(c.confrelid) as parent
+    from unnest(d) x
+    join agentundo._tracked t on t.id = x.tracked
+    join pg_constraint c on c.contype = 'f' and c.conparentid = 0 and c.conname = x.detail ->> 'constraint' and c.conrelid in (select agentundo._levels(t.relation, t.kind))
+    where x.status = 'conflict' and x.reason = 'missing_parent' and agentundo._tracked_of(c.confrelid) is not null
+  loop
+    select * into parent from agentundo._tracked t where t.id = way.parent;
+    -- by what the values look like: the types need not be the same
+    select string_agg(format('o.%I::text = k.%I::text', p.history_column, c.history_column), ' and ' order by n) into equal
+      from generate_subscripts(way.conkey, 1) n
+      left join agentundo._columns(way.parent) p on p.attnum = way.confkey[n] and p.live
+      left join agentundo._columns(way.id) c on c.attnum = way.conkey[n] and c.live
+     having bool_and(p.history_column is not null and c.history_column is not null);
+    continue when equal is null;
+    select * into more from agentundo._look(agentundo._fill($sql$
+      select array_agg(distinct w.invocation)
+      from (
+        select distinct on (x.place) c.invocation
+        from unnest($1) x
+        join lateral (select * from {{child}} k where k.ctid = x.before offset 0) k on true
+        join {{parent}} o on {{equal}}
+        join agentundo._change c on coalesce(c.source, c.change) = o._change and c.tracked = {{parent_id}} and (o._image = 'O') <> c.inverted and c.change > x.change
+        where x.tracked = {{id}} and x.status = 'conflict' and x.reason = 'missing_parent' and x.detail ->> 'constraint' = {{name}} and {{stands}}
+          and not exists (select from {{parent}} n where n._change = o._change and n._image <> o._image and {{equal_after}})
+        order by x.place, c.change desc) w$sql$, jsonb_build_object(
+        'child', way.history, 'parent', agentundo._history(parent), 'equal', equal, 'equal_after', replace(equal, 'o.', 'n.'), 'id', way.id,
+        'parent_id', way.parent, 'name', quote_literal(way.conname), 'stands', agentundo._stands_in_row_sql(parent, 'o'))), null, d) as found (invocations text[]);
+    found := found || coalesce(more, '{}');
+  end loop;
+  return found;
+end
+$body$;
+
 -- Who wrote what stands in the way, as far as it was tagged: the invocations that cascade takes along.
 create or replace function agentundo._blockers(ids text[], d agentundo._decision[], scope text) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
@@ -5034,32 +5207,58 @@ declare
   more text[];
   t agentundo._tracked;
   same_key text;
+  loops constant text := current_setting('enable_nestloop');
 begin
+  -- As in _net(): the planner takes a list of decisions for a few rows, and would read all of history for each.
+  if (select count(*) from unnest(d) x where x.status = 'conflict') > 500 then
+    perform set_config('enable_nestloop', 'off', true);
+  end if;
   for t in select * from agentundo._tracked x where x.relation is not null and x.id in (select y.tracked from unnest(d) y where y.status = 'conflict') loop
     -- the last writer of the row itself
-    select * into more from agentundo._look(format($sql$
+    same_key := agentundo._same_key(t.id, 'h', 'k');
+    select * into more from agentundo._look(agentundo._fill($sql$
       select array_agg(distinct c.invocation)
       from unnest($1) x
-      join lateral (select r.xmin::text::bigint as version from %s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
+      join lateral (select r.xmin::text::bigint as version from {{table}} r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
       join agentundo._change c on c.tracked = x.tracked and c.change > x.change and c.xmin::text::bigint = r.version
-      where x.tracked = %s and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$,
-      agentundo._from(t), t.id), null, d) as found (invocations text[]);
+      where x.tracked = {{id}} and x.status = 'conflict' and x.reason in ('row_changed', 'row_rewritten', 'row_exists')$sql$
+        || case when same_key is not null then $sql$ and x.basis <> 'value' and not exists (select from agentundo._revert v where v.id = c.invocation and v.xid = c.xid)
+        and exists (
+          select from {{history}} h join lateral (select * from {{history}} k where k.ctid = coalesce(x.after, x.before) offset 0) k on {{same_key}}
+          where h._change = coalesce(c.source, c.change))$sql$ else '' end,
+      jsonb_build_object('table', agentundo._from(t), 'history', agentundo._history(t), 'id', t.id, 'same_key', same_key)), null, d) as found (invocations text[]);
     found := found || coalesce(more, '{}');
-    -- who deleted it, or wrote in between two of ours
-    same_key := agentundo._same_key(t.id, 'h', 'k');
     if same_key is not null then
-      select * into more from agentundo._look(format($sql$
-        select array_agg(distinct c.invocation)
-        from unnest($1) x
-        join lateral (select * from %1$s k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
-        join agentundo._change c on c.tracked = x.tracked and not c.void and c.change <> all ($6) and c.invocation <> all (%4$L::text[])
-         and (c.change > x.change or x.detail ? 'segments')
-        join %1$s h on h._change = coalesce(c.source, c.change) and %2$s
-        where x.tracked = %3$s and x.status = 'conflict' and (x.reason = 'row_deleted' or x.detail ? 'segments')$sql$, agentundo._history(t), same_key, t.id, ids),
+      -- and where that was an undo, which has only put back what was there, or versions are lost: who of those that
+      -- stand wrote last; who deleted it, or wrote in between two of ours
+      select * into more from agentundo._look(agentundo._fill($sql$
+        with way as materialized (
+          select x.place, x.change, torn, torn or x.reason = 'row_deleted' as everybody, {{keys}}
+          from unnest($1) x
+          cross join lateral coalesce(x.detail ? 'segments', false) as torn
+          join lateral (select * from {{history}} k where k.ctid = coalesce(x.after, x.before) offset 0) k on true
+          left join lateral (select r.xmin::text::bigint as version from {{table}} r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
+          where x.tracked = {{id}} and x.status = 'conflict' and (torn or x.reason = 'row_deleted'
+            or x.reason in ('row_changed', 'row_rewritten', 'row_exists') and (x.basis = 'value' or r.version in (
+              select c.xmin::text::bigint from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid where c.tracked = {{id}})))),
+        writer as materialized (
+          select k.place, k.everybody, c.change, c.invocation
+          from agentundo._change c
+          join {{history}} h on h._change = coalesce(c.source, c.change)
+          join way k on {{same_key}} and (c.change > k.change or k.torn)
+          where c.tracked = {{id}} and c.change <> all ($6) and {{stands}})
+        select array_agg(distinct l.invocation)
+        from (
+          select w.invocation from writer w where w.everybody
+          union all
+          select * from (select distinct on (w.place) w.invocation from writer w where not w.everybody order by w.place, w.change desc) w) l$sql$, jsonb_build_object(
+          'table', agentundo._from(t), 'history', agentundo._history(t), 'id', t.id, 'keys', agentundo._key_list(t.id, 'k'),
+          'same_key', same_key, 'stands', agentundo._stands_in_row_sql(t, 'k'))),
         null, d, e => uncovered) as found (invocations text[]);
       found := found || coalesce(more, '{}');
     end if;
   end loop;
+  perform set_config('enable_nestloop', loops, true);
   -- whoever wrote the rows that depend on ours, or hold our unique values
   select array_agg(distinct c.invocation) into more
     from unnest(d) x
@@ -5067,19 +5266,9 @@ begin
     join agentundo._change c on c.tracked = (w ->> 0)::int and c.xmin::text::bigint = (w ->> 1)::bigint
    where x.status = 'conflict' and x.reason in ('has_dependents', 'unique_taken');
   found := found || coalesce(more, '{}');
-  -- whoever took away the parents of rows that come back
-  select array_agg(distinct c.invocation) into more
-    from unnest(d) x
-    cross join lateral jsonb_array_elements(coalesce(x.detail -> 'writers', '[]')) w
-    join agentundo._change c on c.tracked = (w ->> 0)::int and c.change > x.change and not c.void and c.operation in ('D', 'T', 'U')
-   where x.status = 'conflict' and x.reason = 'missing_parent';
-  found := found || coalesce(more, '{}');
+  found := found || agentundo._takers_of_parents(d);
   -- Of a redo it is what it has done again that stands in the way, of a revert nothing.
-  with recursive origin as (
-    select f from unnest(found) f
-    union
-    select u from origin o join agentundo._revert v on v.id = o.f cross join lateral unnest(v.invocations) u)
-  select array_agg(o.f) into found from origin o where not exists (select from agentundo._revert v where v.id = o.f);
+  found := agentundo._originals(found);
   return array(
     select distinct f from unnest(found) f
     where f is not null and f <> all (ids) and agentundo._in_scope(f, agentundo._scope(scope))
@@ -5092,13 +5281,132 @@ begin
 end
 $body$;
 
+-- One transaction back in the walk below: the values that it found, if it left those that stand; null if it did not.
+-- All of its changes of the row are one step: a trigger's comes before that of the statement which fired it.
+create or replace function agentundo._step_back(stands jsonb, traced text[], was jsonb[], became jsonb[]) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case when bool_and(w.linked) then coalesce(jsonb_object_agg(w.name, w.value) filter (where w.value is not null), '{}') end
+  from (
+    select name, exists (select from unnest(became) j where (j -> name)::text is not distinct from (stands -> name)::text) as linked,
+      case when surplus.n = 0 then stands -> name else surplus.value::jsonb end as value  -- there and back again: nothing is over
+    from unnest(traced) name
+    cross join lateral (
+      select count(*) as n, min(s.value) as value
+      from (
+        select b.value from (
+          select (j -> name)::text as value, 1 as n from unnest(was) j
+          union all
+          select (j -> name)::text, -1 from unnest(became) j) b
+        group by b.value having sum(b.n) > 0) s) surplus) w
+$body$;
+
+-- Who stands in the way at one row: who wrote last what is there now. The changes of the row are read from their
+-- newest end. What an undo wrote, and what was undone in this row, is passed over; and each change has to have left
+-- what the next one found, else somebody has written in between without being captured. `traced` are the columns
+-- that it is about; '' is the row as such, which is there or not.
+create or replace function agentundo._writer(t agentundo._tracked, key jsonb, traced text[], ids text[]) returns agentundo.writer_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  family constant bigint[] := agentundo._family(ids);
+  history_row text;
+  table_row text;
+  stands jsonb;                  -- what the changes still to be read have come to
+  versions bigint[];
+  undone text[] := array[]::text[];
+  last_xid xid8;
+  as_captured boolean := false;  -- is the row the work of somebody captured, by its version
+  touched boolean;
+  writer bigint;
+  undo bigint;                   -- the newest undo that touched it: what remains, where no write of anybody's did
+  others bigint;                 -- the newest write that touched none of it
+  c agentundo._written;
+  written agentundo._written[];
+  result agentundo.writer_row;
+begin
+  select array_agg(h.name::text order by h.attnum), agentundo._object_sql(array_agg(h.name::text order by h.attnum), array_agg(h.value order by h.attnum)),
+         agentundo._object_sql(array_agg(r.name::text order by h.attnum), array_agg(r.value order by h.attnum))
+    into traced, history_row, table_row
+    from agentundo._shown(t.id, 'h', 'history') h join agentundo._shown(t.id, 't', 'table') r on r.attnum = h.attnum
+   where h.name::text = any (traced);
+  if traced is null then
+    traced := array[''];
+    history_row := agentundo._object_sql(array[''], array['true']);
+    table_row := history_row;
+  end if;
+  select * into stands, versions from agentundo._look(format(
+      'select coalesce((array_agg(%s))[1], ''{}''), array_agg(t.xmin::text::bigint) from %s t where %s',
+      table_row, agentundo._from(t), agentundo._match_sql(t.id, 't', 'table', quote_literal(key::text) || '::jsonb'))) as found (stands jsonb, versions bigint[]);
+  execute format($sql$
+    select array_agg(written order by change desc)
+    from (
+      select y.change, row(y.change, y.xid, y.xmin::text::bigint, y.void, y.operation, y.invocation, x.was, x.became, v.invocations,
+        coalesce(y.invocation = any ($3), false), min(y.change) filter (where y.invocation = any ($3)) over (),
+        exists (select from agentundo._reverted u join agentundo._revert w on w.id = u.revert where u.change = y.change and w.standing and not w.reopened),
+        array_agg(x.was) filter (where not y.void) over same, array_agg(x.became) filter (where not y.void) over same)::agentundo._written as written
+      from (
+        select y.change, (array_agg(%1$s) filter (where (h._image = 'O') <> y.inverted))[1] as was,
+          (array_agg(%1$s) filter (where (h._image = 'N') <> y.inverted))[1] as became
+        from agentundo._change y join %2$s h on h._change = coalesce(y.source, y.change)
+        where y.tracked = $2 and y.change >= $4 and %3$s
+        group by y.change) x
+      join agentundo._change y using (change)
+      left join agentundo._revert v on v.id = y.invocation and v.xid = y.xid
+      window same as (partition by y.xid)) w$sql$,
+    history_row, agentundo._history(t), agentundo._match_sql(t.id, 'h', 'history', '$1'))
+    into written
+    using key, t.id, ids, coalesce((select min(y.change) from agentundo._change y where y.invocation = any (ids) and y.tracked = t.id), 0);
+  foreach c in array coalesce(written, '{}') loop
+    exit when c.change < c.first_own;
+    result.captured := false;
+    if not c.void and c.xid is distinct from last_xid then
+      stands := agentundo._step_back(stands, traced, c.all_was, c.all_became);
+      exit when stands is null;
+      last_xid := c.xid;
+    end if;
+    as_captured := as_captured or c.version = any (versions);
+    touched := not c.void and exists (select from unnest(traced) name where (c.was -> name)::text is distinct from (c.became -> name)::text);
+    if c.own then
+      if c.operation = 'U' and (c.was is null) <> (c.became is null) then
+        return null;  -- it gave the row another key, under which nothing was looked for
+      end if;
+    elsif c.covered or c.invocation = any (undone) then
+      null;
+    elsif c.undid is not null then
+      undone := undone || c.undid;
+      if touched and c.change <> all (family) then
+        undo := coalesce(undo, c.change);
+      end if;
+    elsif touched then
+      writer := c.change;
+      exit;
+    elsif not c.void then
+      others := coalesce(others, c.change);
+    end if;
+  end loop;
+  if writer is null and stands is not null then
+    if undo is null and others <= agentundo._trusted_after() then
+      return null;  -- by what it says the row is as others left it, and versions mean nothing here
+    end if;
+    writer := coalesce(undo, case when as_captured then others end);
+  end if;
+  if writer is not null then
+    select true, y.change, y.invocation, coalesce(i.run, y.run), coalesce(i.actor, y.actor), y.role, y.at into result
+      from agentundo._change y left join agentundo._invocation i on i.id = y.invocation where y.change = writer;
+  end if;
+  return result;
+end
+$body$;
+
 -- A plan that memory cannot hold must not begin to be made.
 create or replace function agentundo._refuse_oversized(changes bigint[]) returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   rows numeric := (select sum(c.rows) from agentundo._change c where c.change = any (changes));
-  most text := (select s.value from agentundo._setting s where s.name = 'largest_undo');
+  most text := coalesce(
+    (select s.value from agentundo._setting s where s.name = 'largest_undo' and agentundo._setting_problem(s.name, s.value) is null), '5000000 rows');
 begin
   if rows > split_part(most, ' ', 1)::numeric then
     perform agentundo._fail('54000', format('agentundo: this undo is of %s rows, more than are planned at once (%s)', rows, most),
@@ -5320,6 +5628,41 @@ end
 $body$;
 comment on function agentundo.plan_summary(text[], text, boolean, text) is
   'A plan in numbers: rows per table, action and status, with the first 20 conflicts of each. Reads only, and is cheaper than plan() for large sets.';
+
+create or replace function agentundo.row_writer(
+  relation regclass, key jsonb, columns text[] default null, invocations text[] default null, scope text default null)
+returns agentundo.writer_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked := agentundo._tracked_table(relation);
+  w agentundo.writer_row;
+begin
+  perform agentundo._may_read(), agentundo._require_sight(t), agentundo._check_key(t, key);
+  if invocations <> '{}' then
+    perform agentundo._require_known(invocations, scope);
+  end if;
+  w := agentundo._writer(t, key, coalesce(columns, '{}'), coalesce(invocations, '{}'));
+  if agentundo._bound_to_scope() and agentundo._foreign(w.change, agentundo._scope(scope)) then
+    w := row(true, w.change, null, null, null, null, w.at);
+  end if;
+  return w;
+end
+$body$;
+comment on function agentundo.row_writer(regclass, jsonb, text[], text[], text) is
+  'Who stands in the way of an undo of these invocations at one row: whoever wrote last what stands in the columns that the plan names, or who made or deleted the row where it names none. captured is false for a write that was not captured, and null where history cannot tell. What a revert or redo only put back is not theirs. A write of another scope is shown to an application without names. Changes nothing.';
+
+create or replace function agentundo.effects_of(invocations text[], scope text default null) returns setof agentundo.effect_row
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  perform agentundo._may_read(), agentundo._require_known(invocations, scope);
+  return query
+    select e.id, e.invocation, e.name, e.kind, e.summary, e.undo_by, e.side_effect, e.cost, e.remedy, e.handler, e.at
+    from agentundo._effect e where e.invocation = any (invocations) order by e.id;
+end
+$body$;
+comment on function agentundo.effects_of(text[], text) is
+  'What left the database under these invocations and stays when their rows go back: what the view effects says of them, for an application within its scope. Changes nothing.';
 
 -- ==== 17_act.sql ====
 
@@ -5942,7 +6285,11 @@ begin
   first_one := listed -> 0;
   perform agentundo._fail('UN001',
     format('agentundo: %s would overwrite later work or break a constraint: %s %s: %s%s%s',
-      case when total = 1 then '1 row' else total || ' rows' end, first_one ->> 'relation', coalesce(first_one ->> 'key', '(a row without a key)'), first_one ->> 'reason',
+      case when total = 1 then '1 row' else total || ' rows' end, first_one ->> 'relation',
+      case when first_one ->> 'key' <> '{}' then first_one ->> 'key'
+        when first_one ->> 'reason' = 'erased' then '(a row whose key was erased, too)'
+        when exists (select from agentundo._tracked t cross join lateral agentundo._key(t.id) where t.relation::text = first_one ->> 'relation') then '(a row whose key is not shown)'
+        else '(a row without a key)' end, first_one ->> 'reason',
       coalesce(' (' || (select string_agg(c, ', ') from jsonb_array_elements_text(first_one -> 'columns') c) || ')', coalesce(' (' || (first_one ->> 'constraint') || ')', '')),
       case when total > 1 then ', and more' else '' end),
     case when on_conflict = 'force'
@@ -6050,6 +6397,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set quot
 $body$
 declare
   result agentundo.revert_result := task.answer;
+  originals constant text[] := agentundo._originals(result.invocations);
   earlier text;
 begin
   select count(*) filter (where x.action = 'delete' and x.status in ('ok', 'merge')), count(*) filter (where x.action = 'insert' and x.status in ('ok', 'merge')),
@@ -6071,8 +6419,10 @@ begin
   select case when v.partial then 'partially_reverted' when earlier is not null then 'already_reverted' else 'reverted' end
     into result.status from agentundo._revert v where v.id = result.revert_id;
   if earlier is null then
-    perform agentundo._emit(case when redo then 'invocation_redone' else 'invocation_reverted' end, result.invocations[1],
-      jsonb_build_object('revert_id', revert_id, 'status', result.status, 'reverted_by', reverted_by, 'reason', reason, 'invocations', result.invocations));
+    -- Listeners know calls, not reverts: a redo is told of as of what it has done again.
+    perform agentundo._emit(case when redo then 'invocation_redone' else 'invocation_reverted' end, originals[1],
+      jsonb_build_object('revert_id', revert_id, 'status', result.status, 'by', reverted_by, 'reason', reason, 'invocations', originals,
+        'reverts', nullif(array(select u from unnest(result.invocations) u where u <> all (originals)), '{}')));
   end if;
   return result;
 end
@@ -6292,8 +6642,8 @@ comment on function agentundo.redo(text, text, boolean, text, text, text) is
 -- Locks: the row of the invocation, for the rest of the transaction. Steps of a run are given out
 -- under advisory locks that nobody waits for.
 
--- One row in `_event`, and a wake-up for listeners, who are to read `agentundo.events`: anybody can
--- send a notification. Off where NOTIFY is not possible (PREPARE TRANSACTION) or not wanted.
+-- One row in `_event`, with the role of whoever did it in the payload, and a wake-up for listeners, who are to
+-- read `agentundo.events`: anybody can send a notification. Off where NOTIFY is not possible (PREPARE TRANSACTION) or not wanted.
 create or replace function agentundo._emit(kind text, invocation text, payload jsonb default '{}', source text default 'system') returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
@@ -6306,7 +6656,7 @@ begin
   select * into c from agentundo._change x where x.change = (select min(y.change) from agentundo._change y where y.invocation = _emit.invocation);
   insert into agentundo._event (kind, source, scope, invocation, run, step, tool, actor, payload)
   values (_emit.kind, _emit.source, coalesce(i.scope, c.scope), _emit.invocation, coalesce(i.run, c.run), coalesce(i.step, c.step),
-          coalesce(i.tool, c.tool), coalesce(i.actor, c.actor), coalesce(_emit.payload, '{}'))
+          coalesce(i.tool, c.tool), coalesce(i.actor, c.actor), coalesce(_emit.payload, '{}') || jsonb_build_object('role', session_user))
   returning event into number;
   if coalesce(agentundo._setting('agentundo.notify'), (select s.value from agentundo._setting s where s.name = 'notify'), 'on') <> 'off' then
     perform pg_notify('agentundo', jsonb_build_object('event', number, 'kind', kind, 'invocation', invocation)::text);
@@ -6438,7 +6788,8 @@ end
 $body$;
 
 -- The tables that this transaction has written since it was tagged and that are not tracked: what a
--- revert will not take back.
+-- revert will not take back. The statistics count what a savepoint has rolled back, too; its locks are gone
+-- with it. They are dear to ask for, so only for tables that are left.
 create or replace function agentundo._uncovered_tables() returns text[]
 language sql volatile security definer set search_path = pg_catalog, pg_temp as
 $body$
@@ -6449,6 +6800,9 @@ $body$
     and s.schemaname not in ('agentundo', 'agentundo_history') and s.schemaname not like 'pg\_temp\_%'
     and not exists (select from agentundo._tracked t
                     where t.active and t.relation in (s.relid, pg_partition_root(s.relid)))
+    and exists (select from pg_locks l
+                where l.pid = pg_backend_pid() and l.locktype = 'relation' and l.relation = s.relid and l.mode = 'RowExclusiveLock'
+                offset 0)
 $body$;
 
 create or replace function agentundo.commit_invocation(id text, result jsonb default null) returns void
@@ -6523,6 +6877,52 @@ comment on function agentundo.record_effect(text, text, text, text, timestamptz,
 -- invocation stays, marked as purged, so that it answers UN011 and not "unknown".
 --
 -- Locks: rows of `_invocation` by id, as everywhere; a revert of the same invocations waits.
+
+-- Settings -----------------------------------------------------------------------------------------------
+
+-- What is wrong with the value of a setting; null: nothing. Asked when one is written, and again by whatever reads
+-- it: a dump may bring others.
+create or replace function agentundo._setting_problem(name text, value text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set intervalstyle = 'postgres' as
+$body$
+declare
+  now constant timestamptz := clock_timestamp();
+begin
+  if name in ('retention', 'detection_time', 'cancel_window') then
+    if value::interval < '0' or now + value::interval < now - value::interval then
+      return 'it must not be negative';
+    end if;
+  elsif name = 'radius' and value !~ '^[1-9][0-9]{0,8}$' then
+    return 'it is a whole number from 1 to 999999999';
+  elsif name = 'largest_undo' and value !~ '^[1-9][0-9]{0,17}( rows)?$' then
+    return 'it is a number of rows such as ''5000000 rows''';
+  elsif name = 'notify' and value not in ('on', 'off') then
+    return 'it is on or off';
+  end if;
+  return case when value is null then 'it is missing' end;
+exception when data_exception then
+  return 'it is an interval such as ''30 days''';
+end
+$body$;
+
+create or replace function agentundo._check_setting() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  problem constant text := agentundo._setting_problem(new.name, new.value);
+begin
+  if new.name not in ('retention', 'detection_time', 'radius', 'cancel_window', 'notify', 'largest_undo') then
+    perform agentundo._fail('22023', format('agentundo: there is no setting %L', left(new.name, 40)),
+      'There are retention, detection_time, radius, cancel_window, notify and largest_undo.');
+  elsif problem is not null then
+    perform agentundo._fail('22023', format('agentundo: the setting %s cannot be %L: %s', new.name, left(new.value, 40), problem),
+      'The page sql.md of the documentation says what each setting means.');
+  end if;
+  return new;
+end
+$body$;
+create or replace trigger check_value before insert or update on agentundo._setting
+  for each row execute function agentundo._check_setting();
 
 -- Health -------------------------------------------------------------------------------------------------
 
@@ -6685,7 +7085,14 @@ begin
     select 'error', 'agentundo', format('history is kept for %s, not longer than it takes to find a mistake (%s)', r.value, d.value),
       'Raise the setting retention, or lower detection_time, in agentundo._setting.'
     from agentundo._setting r join agentundo._setting d on d.name = 'detection_time'
-    where r.name = 'retention' and r.value::interval <= d.value::interval
+    where r.name = 'retention' and agentundo._age('retention') <= agentundo._age('detection_time')
+    union all
+    select 'error', 'agentundo', format('the setting %s is %s: %s', w.name, coalesce(quote_literal(left(s.value, 40)), 'gone'), agentundo._setting_problem(w.name, s.value)),
+      format('Write another value into agentundo._setting; at first it was %L.', w.value)
+    from (values ('retention', '30 days'), ('detection_time', '7 days'), ('radius', '50'), ('cancel_window', '900 s'),
+                 ('notify', 'on'), ('largest_undo', '5000000 rows')) w (name, value)
+    left join agentundo._setting s on s.name = w.name
+    where agentundo._setting_problem(w.name, s.value) is not null
     union all
     select 'warning', 'agentundo', format('its objects belong to the superuser %s: a revert runs other people''s constraints as superuser', rolname),
       'Create the role agentundo_owner and install again, or own them by a role without SUPERUSER.'
@@ -6780,11 +7187,22 @@ begin
 end
 $body$;
 
+-- An interval as people write it: 1 minute 30 seconds, not 00:01:30.
+create or replace function agentundo._in_words(age interval) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$
+  select coalesce(string_agg(format('%s %s%s', p.n, p.unit, case when abs(p.n) <> 1 then 's' end), ' ' order by p.place), '0 seconds')
+  from (values
+    (1, extract(year from age), 'year'), (2, extract(month from age), 'month'), (3, extract(day from age), 'day'),
+    (4, extract(hour from age), 'hour'), (5, extract(minute from age), 'minute'), (6, trim_scale(extract(second from age)), 'second')) p (place, n, unit)
+  where p.n <> 0
+$body$;
+
 create or replace function agentundo.purge(older_than interval default null) returns agentundo.purge_count
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  age interval := coalesce(older_than, (select s.value::interval from agentundo._setting s where s.name = 'retention'));
+  age interval := coalesce(older_than, agentundo._age('retention'));
   before timestamptz := clock_timestamp() - age;
   doomed text[];
   t agentundo._tracked;
@@ -6793,8 +7211,9 @@ declare
 begin
   perform agentundo._require_operator('purge');
   perform agentundo._require_fresh_snapshots('purge');
-  if age < interval '0' then
-    perform agentundo._fail('22023', format('agentundo: %s is not an age', age), 'Give an interval such as ''30 days''.');
+  if age is null or age < interval '0' then
+    perform agentundo._fail('22023', case when age is null then 'agentundo: the setting retention is not an age' else format('agentundo: %s is not an age', agentundo._in_words(age)) end,
+      'Give an interval such as ''30 days''.');
   end if;
   -- Locked first, then looked at again: a revert may have come in between.
   perform agentundo._lock_invocations(agentundo._purgeable(before));
@@ -6841,20 +7260,25 @@ $body$;
 create or replace function agentundo.hold(invocation text, reason text) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
+declare
+  release constant boolean := coalesce(reason, '') = '';
 begin
   perform agentundo._require_operator('hold invocations');
   perform agentundo._require_known(array[invocation], null);
   perform agentundo._lock_invocations(array[invocation]);
+  if release and exists (select from agentundo._invocation i where i.id = hold.invocation and i.purged_at is null and i.held is null) then
+    return 0;  -- nothing held it: nothing has happened
+  end if;
   update agentundo._invocation i set held = nullif(hold.reason, '') where i.id = hold.invocation and i.purged_at is null;
   if not found then  -- purged while we waited
     perform agentundo._require_known(array[invocation], null);
   end if;
-  perform agentundo._emit(case when coalesce(reason, '') = '' then 'hold_released' else 'invocation_held' end, invocation, jsonb_build_object('reason', reason));
+  perform agentundo._emit(case when release then 'hold_released' else 'invocation_held' end, invocation, jsonb_build_object('reason', reason));
   return (select count(*) from agentundo._change c where c.invocation = hold.invocation);
 end
 $body$;
 comment on function agentundo.hold(text, text) is
-  'Exempts an invocation, with its reverts, from purge(), for a reason that is kept; null as the reason releases it. Returns how many changes that concerns. Changes none of your rows.';
+  'Exempts an invocation, with its reverts, from purge(), for a reason that is kept; null as the reason releases it. Returns how many changes that concerns, 0 when what is released was not held. Changes none of your rows.';
 
 create or replace function agentundo.erase(relation regclass, key jsonb, reason text) returns agentundo.erase_count
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -6915,11 +7339,11 @@ declare
   -- What tag() and track() call with the caller's own rights.
   for_tag text[] := array['tag', 'version', '_check_id', '_step', '_note_baseline'];
   for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputy', '_create_deputy', '_admit', '_why_not_trackable',
-                            '_remember_schema', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
+                            '_remember_schema', '_kept_mode', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
   for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
-  for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version'];
+  for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version', 'row_writer', 'effects_of'];
   for_revert text[] := array['revert', 'revert_run', 'redo'];
-  for_reader text[] := array['check', '_health', '_run_invocations'];  -- the latter two stand in views
+  for_reader text[] := array['check', '_health', '_run_invocations', '_age'];  -- the latter stand in views
   granted record;
   function regprocedure;
 begin

@@ -8,7 +8,7 @@ from tests.conftest import Connect, Connection, MakeRole
 from tests.support.deals import TABLES
 from tests.support.modes import assert_done, assert_refused, undo
 from tests.support.state import assert_same, snapshot
-from tests.support.undo import IMPATIENT, Result, plan, refused, revert, status, write
+from tests.support.undo import IMPATIENT, Result, plan, redo, refused, revert, status, write
 
 pytestmark = pytest.mark.core
 
@@ -54,6 +54,40 @@ def test_cascade_past_what_was_reverted_already(db: Connection) -> None:
     result = assert_done(undo(db, "cascade"), "reverted", 0, 0, 1, 0, 0)
     assert result.invocations == ["agent"]
     assert_same(before, snapshot(db, *TABLES))
+
+
+def test_an_undo_and_its_redo_change_nothing_of_whom_cascade_takes(db: Connection) -> None:
+    """The redo wrote the row last, but what stands in the way is what the other agent wrote."""
+    before = snapshot(db, *TABLES)
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    write(db, "later", "update deals set amount = 5 where id = 1")
+    assert revert(db, "agent", merge=True, reverted_by="dana").status == "reverted"
+    assert redo(db, "agent", reverted_by="olaf").status == "reverted"
+    listed = {row.invocation for row in plan(db, "agent", on_conflict="cascade")}
+    assert listed == {"later"}
+    result = assert_done(undo(db, "cascade"), "reverted", 0, 0, 1, 0, 0)
+    assert result.invocations == ["agent", "later"]
+    assert_same(before, snapshot(db, *TABLES))
+
+
+def test_cascade_leaves_whom_was_taken_back_in_this_row(db: Connection) -> None:
+    """A revert that skipped another row covers nothing, yet this row is done with."""
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    write(db, "other", "update deals set amount = 5 where id = 1")
+    write(db, "later", "update deals set stage = 'Lost' where id in (1, 2)")
+    db.execute("update deals set stage = 'Open' where id = 2")
+    assert revert(db, "later", on_conflict="skip").status == "partially_reverted"
+    result = assert_done(undo(db, "cascade"), "reverted", 0, 0, 1, 0, 0)
+    assert result.invocations == ["agent", "other"]
+
+
+def test_a_person_behind_a_redo_still_stops_cascade(db: Connection) -> None:
+    db.execute("select agentundo.track('deals', 'all')")
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    db.execute("update deals set amount = 5 where id = 1")
+    assert revert(db, "agent", merge=True).status == "reverted"
+    assert redo(db, "agent").status == "reverted"
+    assert_refused(undo(db, "cascade"), "row_changed", "amount")
 
 
 @pytest.fixture
