@@ -39,7 +39,7 @@ end
 $body$;
 
 create or replace function agentundo._check_setting() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp as
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
 declare
   problem constant text := agentundo._setting_problem(new.name, new.value);
