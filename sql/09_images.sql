@@ -106,7 +106,7 @@ $body$;
 -- image of change number `change` (an SQL expression too), from the history column in which the column
 -- lived then; `known` is a condition that the image has it at all, null where every image does.
 create or replace function agentundo._image_columns(tracked_id int, alias text, change text)
-returns table (attnum smallint, name name, type text, type_now oid, value text, known text)
+returns table (attnum smallint, name name, type text, type_now oid, value text, known text, since_change bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with piece as (
@@ -132,7 +132,7 @@ $body$
         format('agentundo._label_now(%s, %s::smallint, %I.%I, %s)', tracked_id, m.attnum, alias, m.newest, change)
       when m.every = 1 then format('%I.%I', alias, m.only_one)
       else 'case' || m.branches || ' end' end,
-    case when m.pieces = 0 then 'false' when m.since_change > 0 then format('%s > %s', change, m.since_change) end
+    case when m.pieces = 0 then 'false' when m.since_change > 0 then format('%s > %s', change, m.since_change) end, m.since_change
   from merged m
 $body$;
 
@@ -150,8 +150,9 @@ $body$;
 -- order. A column that the image does not know yet takes the table's own value, so that it differs
 -- from nothing. Without a table, images are compared with one another: then also by what a column held before it
 -- was retyped beyond recognition. `by_value`: for relations rewritten since, where ALTER TABLE may have padded or rescaled.
+-- `up_to`: without the columns that the images of that change do not know yet.
 create or replace function agentundo._image_row(
-  tracked_id int, alias text, change text, table_alias text default null, by_value boolean default false) returns text
+  tracked_id int, alias text, change text, table_alias text default null, by_value boolean default false, up_to bigint default null) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select 'row(' || concat_ws(', ', string_agg(agentundo._comparable(
@@ -163,7 +164,7 @@ $body$
      from agentundo._columns(tracked_id) c
      where table_alias is null and c.until_change is not null and c.history_column is not null
        and exists (select from agentundo._columns(tracked_id) n where n.attnum = c.attnum and n.live and not agentundo._widens(c.type, n.type)))) || ')::record'
-  from agentundo._image_columns(tracked_id, alias, change) i
+  from agentundo._image_columns(tracked_id, alias, change) i where coalesce(i.since_change < up_to, true)
 $body$;
 
 create or replace function agentundo._table_row(tracked_id int, alias text, by_value boolean default false) returns text

@@ -152,7 +152,7 @@ begin
     statement := case
       when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
       when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
-      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins is not null) end;
+      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins) end;
     if exists (select from agentundo._erased e where e.tracked = tracked_id) then
       statement := format($sql$
         select * from (%s) net
@@ -187,7 +187,7 @@ begin
     exit when not straight or agentundo._stayed_straight(t, changes, decisions);
     straight := false;
     begins := agentundo._journal_begins(t, changes);
-    statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins is not null);
+    statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins);
   end loop;
   return decisions;
 end

@@ -119,7 +119,8 @@ declare
   x agentundo._decision;
 begin
   for t in select * from agentundo._tracked g where g.id in (select y.tracked from unnest(d) y where y.detail ? 'steps') loop
-    select string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end', b.value, a.value, b.name), ', ' order by b.attnum)
+    select string_agg(format('case when %s and row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
+        concat_ws(' and ', 'true', b.known, a.known), b.value, a.value, b.name), ', ' order by b.attnum)
       into changed
       from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum;
     changed := format($sql$array(

@@ -2229,7 +2229,7 @@ $body$;
 -- image of change number `change` (an SQL expression too), from the history column in which the column
 -- lived then; `known` is a condition that the image has it at all, null where every image does.
 create or replace function agentundo._image_columns(tracked_id int, alias text, change text)
-returns table (attnum smallint, name name, type text, type_now oid, value text, known text)
+returns table (attnum smallint, name name, type text, type_now oid, value text, known text, since_change bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with piece as (
@@ -2255,7 +2255,7 @@ $body$
         format('agentundo._label_now(%s, %s::smallint, %I.%I, %s)', tracked_id, m.attnum, alias, m.newest, change)
       when m.every = 1 then format('%I.%I', alias, m.only_one)
       else 'case' || m.branches || ' end' end,
-    case when m.pieces = 0 then 'false' when m.since_change > 0 then format('%s > %s', change, m.since_change) end
+    case when m.pieces = 0 then 'false' when m.since_change > 0 then format('%s > %s', change, m.since_change) end, m.since_change
   from merged m
 $body$;
 
@@ -2273,8 +2273,9 @@ $body$;
 -- order. A column that the image does not know yet takes the table's own value, so that it differs
 -- from nothing. Without a table, images are compared with one another: then also by what a column held before it
 -- was retyped beyond recognition. `by_value`: for relations rewritten since, where ALTER TABLE may have padded or rescaled.
+-- `up_to`: without the columns that the images of that change do not know yet.
 create or replace function agentundo._image_row(
-  tracked_id int, alias text, change text, table_alias text default null, by_value boolean default false) returns text
+  tracked_id int, alias text, change text, table_alias text default null, by_value boolean default false, up_to bigint default null) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select 'row(' || concat_ws(', ', string_agg(agentundo._comparable(
@@ -2286,7 +2287,7 @@ $body$
      from agentundo._columns(tracked_id) c
      where table_alias is null and c.until_change is not null and c.history_column is not null
        and exists (select from agentundo._columns(tracked_id) n where n.attnum = c.attnum and n.live and not agentundo._widens(c.type, n.type)))) || ')::record'
-  from agentundo._image_columns(tracked_id, alias, change) i
+  from agentundo._image_columns(tracked_id, alias, change) i where coalesce(i.since_change < up_to, true)
 $body$;
 
 create or replace function agentundo._table_row(tracked_id int, alias text, by_value boolean default false) returns text
@@ -3474,7 +3475,7 @@ begin
     statement := case
       when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
       when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
-      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins is not null) end;
+      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins) end;
     if exists (select from agentundo._erased e where e.tracked = tracked_id) then
       statement := format($sql$
         select * from (%s) net
@@ -3509,7 +3510,7 @@ begin
     exit when not straight or agentundo._stayed_straight(t, changes, decisions);
     straight := false;
     begins := agentundo._journal_begins(t, changes);
-    statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins is not null);
+    statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins);
   end loop;
   return decisions;
 end
@@ -3864,7 +3865,7 @@ $body$;
 
 create or replace function agentundo._said(pattern bigint[], image int) returns bigint
 language sql immutable set search_path = pg_catalog, pg_temp as
-$body$ select case when image > 0 then pattern[image][3] else pattern[-image][2] end $body$;
+$body$ select case when image > 0 then pattern[image][5] else pattern[-image][4] end $body$;
 
 -- Takes back, among the entries before number `this`, what an undo is about: `flips` gets (undo, entry, does it stand then).
 create or replace function agentundo._take_back(
@@ -3891,10 +3892,10 @@ begin
 end
 $body$;
 
--- A row's journal, played again. `pattern` has (number, what the row said before, what after) for each step of each
--- invocation, in order. 0 is absence; an undo that stands for the row without having written it has -1, and one
--- that found it absent 0 and 0. Where somebody wrote without being captured there is a gap: an entry begins with
--- something else than the one before it has left.
+-- A row's journal, played again. `pattern` has (number, what the row said before, what after, and both again
+-- without columns that came since the journal begins) for each step of each invocation, in order. 0 is absence; an
+-- undo that stands for the row without having written it has -1, and one that found it absent 0 and 0. Where somebody
+-- wrote without being captured there is a gap: an entry begins with something else than the one before it has left.
 --
 -- An undo takes back those entries of its invocations that stand; to undo an undo lets them stand again. Where an
 -- undo has left something else than whoever stands last (by merge, by force), that is an entry of its own.
@@ -3938,10 +3939,10 @@ begin
 
   for i in 1..n loop
     if pattern[i][2] >= 0 then
-      gaps[i] := coalesce(state <> pattern[i][2], false);
+      gaps[i] := coalesce(state <> pattern[i][4], false);
       first := coalesce(first, i);
       last := i;
-      state := pattern[i][3];
+      state := pattern[i][5];
     end if;
     if undoes[i] is null then
       stands[i] := true;
@@ -3991,12 +3992,20 @@ begin
       end loop;
     end loop;
     before := agentundo._last_standing(without, gaps, first, n);
+    if agentundo._said(pattern, before) = agentundo._said(pattern, -turn) then
+      before := -turn;  -- the same, and it knows more columns
+    end if;
     after := last;
-    nothing := agentundo._said(pattern, before) = agentundo._said(pattern, after);
+    nothing := agentundo._said(pattern, before) = agentundo._said(pattern, after)
+      and (case when before > 0 then pattern[before][3] else pattern[-before][2] end = pattern[after][3]
+        or least(pattern[abs(before)][1], pattern[after][1]) <= (select max(c.since_change) from agentundo._columns(tracked_id) c where c.live));
   end if;
   steps := array(select k from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0 order by k);
   if stranger or nothing and segments = 1 then
     before := -turn;
+    if stranger and agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, turn - 1)) = 0 then
+      before := null;  -- whoever had made the row is undone: it is not to come back
+    end if;
     after := coalesce(steps[cardinality(steps)], ends);
   end if;
 end
@@ -4024,10 +4033,12 @@ $body$ select $sql$,
     from agentundo._change f join {{history}} h on h._change = coalesce(f.source, f.change) join doubt d on {{of_doubt}}
     where f.tracked = $9[4]::int and f.change >= $9[5]),
   said as materialized (
-    select l.*, dense_rank() over (partition by l.id order by {{logged_image}} using operator(pg_catalog.*<)) as says
+    select l.*, dense_rank() over (partition by l.id order by {{logged_image}} using operator(pg_catalog.*<)) as says,
+      dense_rank() over (partition by l.id order by {{logged_start}} using operator(pg_catalog.*<)) as says_to_all   -- without the columns that came since
     from logged l join {{history}} h on h.ctid = l.tid where not l.void),
   one_step as materialized (
     select id, xid, invocation, min(change) as change, min(says) filter (where old) as says_before, min(says) filter (where not old) as says_after,
+      min(says_to_all) filter (where old) as to_all_before, min(says_to_all) filter (where not old) as to_all_after,
       min(tid) filter (where old) as before, min(tid) filter (where not old) as after,
       min(change) = max(change) and count(*) filter (where old) <= 1 and count(*) filter (where not old) <= 1 as simple
     from said group by id, xid, invocation),
@@ -4035,18 +4046,22 @@ $body$ select $sql$,
     select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
 || agentundo._hops_sql('log_', 'xid, invocation') || $sql$,
   entry as (
-    select id, change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after, before, change as before_change, after, change as after_change
+    select id, change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after,
+      coalesce(to_all_before, 0) as to_all_before, coalesce(to_all_after, 0) as to_all_after, before, change as before_change, after, change as after_change
     from one_step where simple
     union all
-    select id, last_change, coalesce(says_before, 0), coalesce(says_after, 0), before, before_change, after, after_change from log_hop
+    select l.id, l.last_change, coalesce(l.says_before, 0), coalesce(l.says_after, 0), coalesce(b.says_to_all, 0), coalesce(a.says_to_all, 0),
+      l.before, l.before_change, l.after, l.after_change
+    from log_hop l left join said b on b.id = l.id and b.tid = l.before and b.change = l.before_change
+    left join said a on a.id = l.id and a.tid = l.after and a.change = l.after_change
     union all
-    select distinct id, change, 0, 0, null::tid, null::bigint, null::tid, null::bigint from logged where void
+    select distinct id, change, 0, 0, 0, 0, null::tid, null::bigint, null::tid, null::bigint from logged where void
     union all   -- undos that took back whole changes without having to write the row
-    select distinct l.id, v.number, -1, -1, null::tid, null::bigint, null::tid, null::bigint
+    select distinct l.id, v.number, -1, -1, -1, -1, null::tid, null::bigint, null::tid, null::bigint
     from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
     where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)),
   journal as materialized (
-    select id, array_agg(array[at, says_before, says_after] order by at) as pattern,
+    select id, array_agg(array[at, says_before, says_after, to_all_before, to_all_after] order by at) as pattern,
       array_agg(before order by at) as befores, array_agg(before_change order by at) as before_changes,
       array_agg(after order by at) as afters, array_agg(after_change order by at) as after_changes
     from entry group by id),
@@ -4057,7 +4072,9 @@ $body$ select $sql$,
     from (select id, min(tid) as at, operation = 'U' and count(*) = 1 as re_keyed from logged where own group by id, change, operation) l group by id),
   cleared as (
     select d.*, case when r.before > 0 then j.afters[r.before] else j.befores[-r.before] end as before, j.afters[r.after] as after,
-      case when r.before > 0 then j.after_changes[r.before] else j.before_changes[-r.before] end as before_change, j.after_changes[r.after] as after_change,
+      case when r.before > 0 then j.after_changes[r.before] else j.before_changes[-r.before] end as before_change,
+      j.after_changes[case when j.afters[r.after] = j.afters[r.steps[cardinality(r.steps)]] then r.steps[cardinality(r.steps)] else r.after end] as after_change,
+      j.after_changes[r.after] as written_by,  -- an undo of an undo leaves the very image that there was
       r.change, r.segments, r.nothing, r.stranger,
       case when not r.stranger and (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)]) then (
         select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k])) from unnest(r.steps) k) end as steps,
@@ -4065,26 +4082,26 @@ $body$ select $sql$,
     from doubt d join journal j using (id) join replayed r using (pattern) join own_part o using (id)
     where r.concerned),
   aimed as (
-    select {{keys}}, before, after, before_change, after_change, change, segments, versions, nothing, at, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
+    select {{keys}}, before, after, before_change, after_change, after_change as written_by, change, segments, versions, nothing, at, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
       before is null and after is not null and before_change in (select change from change where operation = 'U')
         or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
     from net where not exists (select from doubt where {{doubt_net}})
     union all
-    select {{keys}}, before, after, before_change, after_change, change, segments, null, coalesce(nothing, false), at,
+    select {{keys}}, before, after, before_change, after_change, written_by, change, segments, null, coalesce(nothing, false), at,
       case when before is not null and after is not null then steps end, true, stranger, not stranger and nothing and segments = 1,
       re_keyed and (before is null) <> (after is null)
     from cleared),
   known as (
     select change, version, filenode from change
     union
-    select f.change, f.xmin::text::bigint, f.filenode from agentundo._change f where f.change in (select after_change from cleared) and f.tracked = $9[4]::int)$sql$ $body$;
+    select f.change, f.xmin::text::bigint, f.filenode from agentundo._change f where f.change in (select written_by from cleared) and f.tracked = $9[4]::int)$sql$ $body$;
 
 -- Without a doubt.
 create or replace function agentundo._no_journals_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select $sql$,
   aimed as (
-    select *, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
+    select *, after_change as written_by, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
       before is null and after is not null and before_change in (select change from change where operation = 'U')
         or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
     from net),
@@ -4100,15 +4117,15 @@ $body$ select $sql$,
     group by {{image_keys}} having max(f.change) > max(i.change)),
   compared as (
     select n.*, r.tableoid as part, r.ctid as cur, r.xmin::text::bigint as version, ac.version as own_version, a.matches,
-      coalesce(n.after_change, n.change) <= $9[1] or n.change > $9[2] and r.ctid is not null and coalesce({{rewritten}}, false) as by_value,
+      coalesce(n.written_by, n.change) <= $9[1] or n.change > $9[2] and r.ctid is not null and coalesce({{rewritten}}, false) as by_value,
       not n.in_doubt and l.{{first_key}} is not null as written_again,
       case when n.in_doubt then n.stranger else coalesce(x.change > n.change, false) end as gone_since
     from aimed n
     left join {{lookup}} r on {{in_table}}
     left join later l on {{later_net}}
     left join (select max(change) as change, {{keys}} from deleted_since group by {{keys}}) x on {{deleted_net}}
-    left join known ac on ac.change = n.after_change
-    left join lateral (select case when coalesce(n.after_change, n.change) <= $9[1] or n.change > $9[2] and {{rewritten}}
+    left join known ac on ac.change = n.written_by
+    left join lateral (select case when coalesce(n.written_by, n.change) <= $9[1] or n.change > $9[2] and {{rewritten}}
         then {{after_by_value}} operator(pg_catalog.*=) {{row_by_value}} else {{after}} operator(pg_catalog.*=) {{row}} end as matches
       from {{history}} h where h.ctid = n.after and r.ctid is not null offset 0) a on true),
   suspect as materialized (   -- versions are lost: who wrote since?
@@ -4124,7 +4141,7 @@ $body$ select $sql$,
     from compared c
     left join stranger s on {{stranger_compared}} and s.change > c.change)$sql$ $body$;
 
-create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text, in_doubt boolean) returns text
+create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup text, begins bigint) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with key as (
@@ -4138,11 +4155,11 @@ $body$
       ('later_net', 'l', 'n'), ('deleted_net', 'x', 'n'), ('stranger_compared', 's', 'c')) p (piece, one, other))
   select agentundo._net_head(t)
     || agentundo._fill(
-      agentundo._chains_sql() || case when in_doubt then agentundo._journals_sql() else agentundo._no_journals_sql() end || agentundo._look_sql(),
+      agentundo._chains_sql() || case when begins is not null then agentundo._journals_sql() else agentundo._no_journals_sql() end || agentundo._look_sql(),
       same_key.pieces || jsonb_build_object(
       'history', agentundo._history(t), 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
       'h_keys', replace(key.list, 'one.', 'h.'), 'image_keys', replace(key.list, 'one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
-      'image', agentundo._image_row(t.id, 'h', 'i.change'), 'logged_image', agentundo._image_row(t.id, 'h', 'l.change'),
+      'image', agentundo._image_row(t.id, 'h', 'i.change'), 'logged_image', agentundo._image_row(t.id, 'h', 'l.change'), 'logged_start', agentundo._image_row(t.id, 'h', 'l.change', up_to => begins),
       'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),
       'row', agentundo._table_row(t.id, 'r'), 'row_by_value', agentundo._table_row(t.id, 'r', true), 'rewritten', agentundo._rewritten_sql(t, 'ac'),
       'deleted_since', agentundo._deleted_since_sql(t), 'stranger', agentundo._stranger_sql('f')))
@@ -4717,7 +4734,8 @@ declare
   x agentundo._decision;
 begin
   for t in select * from agentundo._tracked g where g.id in (select y.tracked from unnest(d) y where y.detail ? 'steps') loop
-    select string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end', b.value, a.value, b.name), ', ' order by b.attnum)
+    select string_agg(format('case when %s and row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
+        concat_ws(' and ', 'true', b.known, a.known), b.value, a.value, b.name), ', ' order by b.attnum)
       into changed
       from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum;
     changed := format($sql$array(
