@@ -371,7 +371,8 @@ $body$ select $sql$,
       j.after_changes[r.after] as written_by,  -- an undo of an undo leaves the very image that there was
       r.change, r.segments, r.nothing, r.stranger,
       case when not r.stranger and (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)]) then (
-        select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k])) from unnest(r.steps) k) end as steps,
+        select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k]))
+        from unnest(r.steps) k having bool_and(j.befores[k] is not null and j.afters[k] is not null)) end as steps,
       o.re_keyed, o.at
     from doubt d join journal j using (id) join replayed r using (pattern) join own_part o using (id)
     where r.concerned),

@@ -119,17 +119,20 @@ declare
   x agentundo._decision;
 begin
   for t in select * from agentundo._tracked g where g.id in (select y.tracked from unnest(d) y where y.detail ? 'steps') loop
-    select string_agg(format('case when %s and row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
-        concat_ws(' and ', 'true', b.known, a.known), b.value, a.value, b.name), ', ' order by b.attnum)
-      into changed
-      from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum;
-    changed := format($sql$array(
+    -- the columns in which the two images of any step differ; a join has not room for both images of the widest tables
+    select string_agg(format($sql$array(
           select distinct name
-          from jsonb_array_elements(%%s) s
+          from jsonb_array_elements(%%1$s) s
           cross join lateral (select * from %1$s h where h.ctid = (s ->> 0)::tid offset 0) b
           cross join lateral (select * from %1$s h where h.ctid = (s ->> 2)::tid offset 0) a
           cross join lateral unnest(array_remove(array[%2$s]::text[], null)) name
-          order by name)$sql$, t.history, replace(changed, '%', '%%'));
+          order by name)$sql$, t.history, replace(c.changed, '%', '%%')), ' || ')
+      into changed
+      from (
+        select string_agg(format('case when %s and row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
+            concat_ws(' and ', 'true', b.known, a.known), b.value, a.value, b.name), ', ' order by b.attnum) as changed
+        from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum
+        group by b.attnum / 400) c;
     for item in
       select * from agentundo._look(format('select y.place, %s, %s from unnest($1) y where y.tracked = %s and y.detail ? ''steps''',
           format(changed, 'y.detail -> ''steps'''), format(changed, 'jsonb_build_array(jsonb_build_array(y.before, y.before_change, y.after, y.after_change))'), t.id), null, d)

@@ -8,7 +8,18 @@ from tests.conftest import Connect, Connection, MakeRole
 from tests.support.deals import TABLES
 from tests.support.modes import assert_done, assert_refused, undo
 from tests.support.state import assert_same, snapshot
-from tests.support.undo import IMPATIENT, Result, plan, redo, refused, revert, status, write
+from tests.support.undo import (
+    IMPATIENT,
+    Result,
+    plan,
+    redo,
+    refused,
+    revert,
+    rows,
+    status,
+    tag,
+    write,
+)
 
 pytestmark = pytest.mark.core
 
@@ -88,6 +99,82 @@ def test_a_person_behind_a_redo_still_stops_cascade(db: Connection) -> None:
     assert revert(db, "agent", merge=True).status == "reverted"
     assert redo(db, "agent").status == "reverted"
     assert_refused(undo(db, "cascade"), "row_changed", "amount")
+
+# Who stands in the way, and who only wrote to the same table ------------------------------------
+
+
+def test_cascade_for_a_parent_takes_along_only_who_took_it_away(db: Connection) -> None:
+    write(db, "agent", "delete from notes where id = 1")
+    write(db, "another deal", "update deals set amount = 77 where id = 2")
+    write(db, "took it away", "delete from deals where id = 1")
+    write(db, "a third deal", "update deals set amount = 88 where id = 3")
+    listed = {row.invocation for row in plan(db, "agent", on_conflict="cascade")}
+    assert listed == {"agent", "took it away"}
+    result = assert_done(undo(db, "cascade"), "reverted", 0, 2, 0, 0, 0)
+    assert result.invocations == ["agent", "took it away"]
+    assert rows(db, "select id, amount from deals order by id") == [
+        (1, 100),
+        (2, 77),
+        (3, 88),
+        (4, 400),
+        (5, 500),
+    ]
+    assert rows(db, "table notes") == [(1, 1, "first")]
+    assert status(db, "another deal") == status(db, "a third deal") == "committed"
+
+
+@pytest.mark.parametrize(
+    "also",
+    ["delete from deals where id = 3", "update deals set id = 33 where id = 3"],
+    ids=["deleted", "moved"],
+)
+def test_cascade_for_a_parent_leaves_who_took_away_another(db: Connection, also: str) -> None:
+    write(db, "agent", "delete from notes where id = 1")
+    write(db, "other", also)
+    write(db, "moved", "update deals set id = 11 where id = 1")
+    result = undo(db, "cascade")
+    assert isinstance(result, Result)
+    assert (result.status, result.invocations) == ("reverted", ["agent", "moved"])
+    assert status(db, "other") == "committed"
+    assert rows(db, "select id from deals where id in (1, 3, 11, 33)") != [(1,), (3,)]
+    assert rows(db, "table notes") == [(1, 1, "first")]
+
+
+def test_cascade_takes_of_one_transaction_only_who_wrote_the_row(db: Connection) -> None:
+    write(db, "agent", "update deals set amount = 10 where id = 1")
+    with db.transaction():
+        tag(db, "same row")
+        db.execute("update deals set amount = 20 where id = 1")
+        tag(db, "another row")
+        db.execute("update deals set amount = 99 where id = 2")
+    result = assert_done(undo(db, "cascade"), "reverted", 0, 0, 1, 0, 0)
+    assert result.invocations == ["agent", "same row"]
+    assert rows(db, "select id, amount from deals where id <= 2 order by id") == [
+        (1, 100),
+        (2, 99),
+    ]
+
+
+@pytest.mark.parametrize("undone", ["update deals set stage = 'Lost' where id = 1", None])
+def test_cascade_takes_along_whose_row_an_undo_brought_back(
+    db: Connection, undone: str | None
+) -> None:
+    """The undo wrote the row last, but what stands in the way is the other agent's value."""
+    before = snapshot(db, *TABLES)
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    write(db, "writer", "update deals set stage = 'Open' where id = 1")
+    write(db, "undone", undone or "delete from notes; delete from deals where id = 1")
+    assert revert(db, "undone").status == "reverted"
+    planned = {row.invocation: row.status for row in plan(db, "agent", on_conflict="cascade")}
+    assert planned["writer"] == "ok"
+    assert "conflict" not in planned.values()
+    result = assert_done(undo(db, "cascade"), "reverted", 0, 0, 1, 0, 0)
+    assert result.invocations == ["agent", "writer"]
+    assert_same(before, snapshot(db, *TABLES))
+    assert status(db, "writer") == "reverted"
+
+
+# Whom one may take along ------------------------------------------------------------------------
 
 
 @pytest.fixture

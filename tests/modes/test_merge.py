@@ -136,3 +136,85 @@ def test_merge_can_be_redone(db: Connection) -> None:
     assert_done(undo(db, "merge"), "reverted", 0, 0, 1, 0, 0)
     assert redo(db, "agent").status == "reverted"
     assert deal(db, 1) == ("Won", "mia", 100)
+
+
+# what the difference of a delta is summed over --------------------------------------------------
+
+
+def test_delta_is_not_subtracted_twice(balances: Connection) -> None:
+    """What an undo in part has already subtracted is done with; the same call writes on."""
+    write(
+        balances, "agent", "update deals set amount = amount + 5, stage = 'Won' where id in (1, 2)"
+    )
+    balances.execute("update deals set stage = 'Lost' where id = 2")
+    balances.execute("update deals set amount = amount + 1000 where id in (1, 2)")
+    assert_done(undo(balances, "skip and merge"), "partially_reverted", 0, 0, 1, 1, 1)
+    assert (deal(balances, 1), deal(balances, 2)) == (("New", "eve", 1100), ("Lost", "eve", 1205))
+    write(balances, "agent", "update deals set amount = amount + 7 where id = 1")
+    balances.execute("update deals set amount = amount + 10000 where id in (1, 2)")
+    told = {
+        row.key["id"]: (row.detail or {}).get("delta")
+        for row in plan(balances, "agent", on_conflict="skip", merge=True)
+        if row.key
+    }
+    assert told[1] == {"amount": "7"}
+    assert_done(undo(balances, "skip and merge"), "partially_reverted", 0, 0, 1, 1, 1)
+    assert (deal(balances, 1), deal(balances, 2)) == (
+        ("New", "eve", 11100),
+        ("Lost", "eve", 11205),
+    )
+
+
+def test_delta_of_one_call_around_anothers(balances: Connection) -> None:
+    """Doubling is no sum: of the other's the difference stays that it made then."""
+    write(balances, "agent", "update deals set amount = amount + 5 where id = 1")
+    write(balances, "other", "update deals set amount = amount * 2 where id = 1")
+    write(balances, "agent", "update deals set amount = amount + 1 where id = 1")
+    assert_done(undo(balances, "merge"), "reverted", 0, 0, 1, 0, 0)
+    assert deal(balances, 1) == ("New", "eve", 205)
+    assert redo(balances, "agent", merge=True).status == "reverted"
+    assert deal(balances, 1) == ("New", "eve", 211)
+
+
+@pytest.mark.parametrize("added", [5, 0, -3])
+def test_delta_of_a_row_whose_key_the_agent_moved(balances: Connection, added: int) -> None:
+    write(balances, "agent", f"update deals set id = 9, amount = amount + {added} where id = 2")
+    balances.execute("update deals set amount = amount + 1000 where id = 9")
+    assert_done(undo(balances, "merge"), "reverted", 0, 0, 1, 0, 0)
+    assert (deal(balances, 9), deal(balances, 2)) == (None, ("New", "eve", 1200))
+
+
+# a row that others took away and brought back ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "person",
+    [
+        [
+            "delete from deals where id = 2",
+            "insert into deals values (2, 'Won', 'mia', 300, 'c2')",
+        ],
+        [
+            "update deals set id = 9, stage = 'Lost' where id = 2",
+            "update deals set id = 2, stage = 'Won', amount = 300, owner = 'mia' where id = 9",
+        ],
+        [
+            "update deals set id = 9 where id = 2",
+            "insert into deals values (2, 'Won', 'mia', 300, 'new')",
+        ],
+    ],
+    ids=["made anew", "moved there and back", "moved away and made"],
+)
+def test_merge_with_full_provenance_knows_a_row_that_others_brought(
+    db: Connection, person: list[str]
+) -> None:
+    """All of its columns are theirs, also one that says what the agent had set."""
+    db.execute("select agentundo.track('deals', 'all')")
+    write(db, "agent", "update deals set stage = 'Won' where id = 2")
+    for statement in person:
+        db.execute(statement.encode())
+    refusal = assert_refused(undo(db, "merge"), "row_changed")
+    assert "stage" in refusal.conflicts[0]["columns"]
+    assert deal(db, 2) == ("Won", "mia", 300)
+    assert_done(undo(db, "skip and merge"), "partially_reverted", 0, 0, 0, 1, 1)
+    assert deal(db, 2) == ("Won", "mia", 300)
