@@ -304,19 +304,19 @@ begin
   change := coalesce(change, (select max(c.change) from agentundo._change c where c.change = any (own) and c.tracked = tracked_id));
   stranger := exists (select from generate_series(ends + 1, n) k where stands[k] or gaps[k]);
   known := coalesce(array_length(flips, 1), 0);
+  for i in reverse ends..turn loop
+    continue when not mine[i];
+    if undoes[i] is null then
+      select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, i, false, stands, flips) f;
+    else
+      for k in 1..known loop
+        if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) and own_entry[i] then
+          select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, flips[k][2], flips[k][3] = 0, stands, flips) f;
+        end if;
+      end loop;
+    end if;
+  end loop;
   if not stranger then
-    for i in reverse ends..turn loop
-      continue when not mine[i];
-      if undoes[i] is null then
-        select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, i, false, stands, flips) f;
-      else
-        for k in 1..known loop
-          if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) and own_entry[i] then
-            select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, flips[k][2], flips[k][3] = 0, stands, flips) f;
-          end if;
-        end loop;
-      end if;
-    end loop;
     before := agentundo._last_standing(stands, gaps, first, n);
     if agentundo._said(pattern, before) = agentundo._said(pattern, -turn) then
       before := -turn;  -- the same, and it knows more columns
@@ -371,6 +371,14 @@ $body$ select $sql$,
   log_state as (
     select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
 || agentundo._hops_sql('log_', 'xid, invocation') || $sql$,
+  unwritten as (   -- undos that took back whole changes without having to write the row, and undos of those
+    select l.id, v.id as undo, v.number
+    from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
+    where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)
+    union
+    select u.id, v.id, v.number
+    from unwritten u join agentundo._revert v on v.invocations @> array[u.undo]
+    where not exists (select from logged o where o.id = u.id and o.invocation = v.id and o.xid = v.xid)),
   entry as (
     select id, change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after,
       coalesce(to_all_before, 0) as to_all_before, coalesce(to_all_after, 0) as to_all_after, before, change as before_change, after, change as after_change
@@ -382,10 +390,8 @@ $body$ select $sql$,
     left join said a on a.id = l.id and a.tid = l.after and a.change = l.after_change
     union all
     select distinct id, change, 0, 0, 0, 0, null::tid, null::bigint, null::tid, null::bigint from logged where void
-    union all   -- undos that took back whole changes without having to write the row
-    select distinct l.id, v.number, -1, -1, -1, -1, null::tid, null::bigint, null::tid, null::bigint
-    from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
-    where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)),
+    union all
+    select id, number, -1, -1, -1, -1, null::tid, null::bigint, null::tid, null::bigint from unwritten),
   journal as materialized (
     select id, array_agg(array[at, says_before, says_after, to_all_before, to_all_after] order by at) as pattern,
       array_agg(before order by at) as befores, array_agg(before_change order by at) as before_changes,

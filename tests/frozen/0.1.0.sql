@@ -3394,7 +3394,7 @@ create or replace function agentundo._net_head(t agentundo._tracked) returns tex
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._fill($sql$
-  with change as materialized (
+  with recursive change as materialized (
     select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation, c.void
     from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
   foreigner as materialized (
@@ -4010,19 +4010,19 @@ begin
   change := coalesce(change, (select max(c.change) from agentundo._change c where c.change = any (own) and c.tracked = tracked_id));
   stranger := exists (select from generate_series(ends + 1, n) k where stands[k] or gaps[k]);
   known := coalesce(array_length(flips, 1), 0);
+  for i in reverse ends..turn loop
+    continue when not mine[i];
+    if undoes[i] is null then
+      select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, i, false, stands, flips) f;
+    else
+      for k in 1..known loop
+        if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) and own_entry[i] then
+          select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, flips[k][2], flips[k][3] = 0, stands, flips) f;
+        end if;
+      end loop;
+    end if;
+  end loop;
   if not stranger then
-    for i in reverse ends..turn loop
-      continue when not mine[i];
-      if undoes[i] is null then
-        select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, i, false, stands, flips) f;
-      else
-        for k in 1..known loop
-          if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) and own_entry[i] then
-            select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, flips[k][2], flips[k][3] = 0, stands, flips) f;
-          end if;
-        end loop;
-      end if;
-    end loop;
     before := agentundo._last_standing(stands, gaps, first, n);
     if agentundo._said(pattern, before) = agentundo._said(pattern, -turn) then
       before := -turn;  -- the same, and it knows more columns
@@ -4077,6 +4077,14 @@ $body$ select $sql$,
   log_state as (
     select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
 || agentundo._hops_sql('log_', 'xid, invocation') || $sql$,
+  unwritten as (   -- undos that took back whole changes without having to write the row, and undos of those
+    select l.id, v.id as undo, v.number
+    from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
+    where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)
+    union
+    select u.id, v.id, v.number
+    from unwritten u join agentundo._revert v on v.invocations @> array[u.undo]
+    where not exists (select from logged o where o.id = u.id and o.invocation = v.id and o.xid = v.xid)),
   entry as (
     select id, change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after,
       coalesce(to_all_before, 0) as to_all_before, coalesce(to_all_after, 0) as to_all_after, before, change as before_change, after, change as after_change
@@ -4088,10 +4096,8 @@ $body$ select $sql$,
     left join said a on a.id = l.id and a.tid = l.after and a.change = l.after_change
     union all
     select distinct id, change, 0, 0, 0, 0, null::tid, null::bigint, null::tid, null::bigint from logged where void
-    union all   -- undos that took back whole changes without having to write the row
-    select distinct l.id, v.number, -1, -1, -1, -1, null::tid, null::bigint, null::tid, null::bigint
-    from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
-    where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)),
+    union all
+    select id, number, -1, -1, -1, -1, null::tid, null::bigint, null::tid, null::bigint from unwritten),
   journal as materialized (
     select id, array_agg(array[at, says_before, says_after, to_all_before, to_all_after] order by at) as pattern,
       array_agg(before order by at) as befores, array_agg(before_change order by at) as before_changes,
