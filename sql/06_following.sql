@@ -85,10 +85,12 @@ declare
   capture_function text;
   history_name text;
   schema regnamespace;
-  -- columns end and begin after this change: 0, so that there is no image of what ended, while the table has none
-  now_at bigint := case when exists (select from agentundo._change c where c.tracked = tracked_id) then agentundo._last_change() else 0 end;
+  now_at bigint;
 begin
   select * into t from agentundo._tracked where id = tracked_id for update;
+  -- Columns end and begin after this change: 0, so that there is no image of what ended, while history is empty. Its
+  -- size does not depend on how old our snapshot is.
+  now_at := case when pg_relation_size(t.history) > 0 then agentundo._last_change() else 0 end;
   if not exists (select from pg_class where oid = t.relation) then
     update agentundo._tracked set active = false, relation = null where id = tracked_id;
     update agentundo._column set until_change = agentundo._last_change() where tracked = tracked_id and until_change is null;
@@ -255,14 +257,14 @@ begin
     select distinct x.id
     from pg_event_trigger_ddl_commands() d
     join agentundo._tracked x on x.active
-    where d.classid = 'pg_class'::regclass
+    where d.classid = 'pg_class'::regclass and not d.in_extension
       and (x.relation = d.objid or x.relation = pg_partition_root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
         or x.relation in (select agentundo._relatives(d.objid)) or d.objid in (select agentundo._ancestors(x.relation))
         or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid))
     union
     select x.id from agentundo._tracked x
     join agentundo._member mb on mb.tracked = x.id
-    where x.active and exists (select from pg_event_trigger_ddl_commands() d where d.object_type in ('type', 'schema'))
+    where x.active and exists (select from pg_event_trigger_ddl_commands() d where d.object_type in ('type', 'schema') and not d.in_extension)
   loop
     begin
       perform agentundo._sync(id);
@@ -278,7 +280,8 @@ begin
   join pg_class c on c.oid = d.objid and c.relkind in ('r', 'p') and not c.relispartition
   join pg_namespace n on n.oid = c.relnamespace
   left join agentundo._schema_rule r on r.schema_name = n.nspname
-  where d.classid = 'pg_class'::regclass and d.command_tag in ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
+  where d.classid = 'pg_class'::regclass and not d.in_extension  -- what we made would belong to the extension
+    and d.command_tag in ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
     and not exists (select from agentundo._tracked x where x.relation = d.objid and x.active)
     and (r.capture is not null or exists (select from agentundo._tracked x where x.active and x.relation in (select agentundo._ancestors(d.objid))));
 end

@@ -115,7 +115,7 @@ $body$
 declare
   first bigint;
   doubtful boolean;
-  earlier bigint;
+  undo record;
 begin
   select min(c.change), bool_or(c.void) or count(*) > 1 and count(v.id) > 0 into first, doubtful
     from agentundo._change c left join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
@@ -127,14 +127,14 @@ begin
           or exists (select from agentundo._reverted u join agentundo._change c on c.change = u.change and c.tracked = t.id where u.revert = v.id))) then
     return null;
   end if;
-  loop
-    select min(f.change) into earlier
-      from agentundo._revert v
-      cross join lateral unnest(v.invocations) u (id)
-      join agentundo._change f on f.invocation = u.id and f.tracked = t.id
-     where v.number > first or exists (select from agentundo._change c where c.invocation = v.id and c.xid = v.xid and c.change >= first and c.tracked = t.id);
-    exit when earlier is null or earlier >= first;
-    first := earlier;
+  select least(first, min(v.number)) into first
+    from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
+   where c.tracked = t.id and c.change = any (changes);
+  for undo in select v.number, v.invocations from agentundo._revert v order by v.number desc loop
+    exit when undo.number < first;
+    first := least(first,
+      (select min(c.change) from agentundo._change c where c.tracked = t.id and c.invocation = any (undo.invocations)),
+      (select min(v.number) from agentundo._revert v where v.id = any (undo.invocations)));
   end loop;
   return first;
 end
@@ -210,8 +210,8 @@ $body$;
 
 -- A row's journal, played again. `pattern` has (number, what the row said before, what after, and both again
 -- without columns that came since the journal begins) for each step of each invocation, in order. 0 is absence; an
--- undo that stands for the row without having written it has -1, and one that found it absent 0 and 0. Where somebody
--- wrote without being captured there is a gap: an entry begins with something else than the one before it has left.
+-- undo that stands for the row without having written it has -1. Where somebody wrote without being captured there
+-- is a gap: an entry begins with something else than the one before it has left.
 --
 -- An undo takes back those entries of its invocations that stand; to undo an undo lets them stand again. Where an
 -- undo has left something else than whoever stands last (by merge, by force), that is an entry of its own.
@@ -221,7 +221,8 @@ create or replace function agentundo._replay(
   pattern bigint[],
   invocation text[],       -- whose each entry is,
   undoes jsonb[],          -- of undos: what they take back,
-  mine boolean[],          -- and whether it is of the set
+  mine boolean[],          -- whether it is of the set,
+  kin boolean[],           -- or of an undo or redo of members of the set
   late bigint,             -- the last change before a column came
   out concerned boolean,   -- has the set a part in what the row is now?
   out before int,          -- the image that the row goes back to
@@ -258,25 +259,30 @@ begin
       continue;
     end if;
     select t.stands, t.flips into stands, flips from agentundo._take_back(i, undoes, invocation, stands, flips) t;
-    if pattern[i][2] > 0 or pattern[i][3] > 0 then
+    if pattern[i][2] >= 0 then
       stands[i] := agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, i)) <> state;
       flips := case when stands[i] then flips || array[[i, i, 1]] else flips end;
     end if;
   end loop;
 
-  -- What of the set still counts: writes that stand, undos of which anything holds, and what redos have left of them.
+  -- What of the set still counts: writes that stand, undos of which anything holds. What undos and redos of them have
+  -- left of their own belongs to it, and takes the place of what they did again.
+  known := coalesce(array_length(flips, 1), 0);
   for i in 1..n loop
-    if undoes[i] is null then
-      mine[i] := mine[i] and stands[i];
-    else
-      mine[i] := exists (
-        select from generate_series(1, coalesce(array_length(flips, 1), 0)) k
-        where flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1)
-          and (mine[i] or stands[i] and flips[k][2] < i and flips[k][3] = 1 and mine[flips[k][2]]));
-    end if;
-    ends := case when mine[i] then i else ends end;
+    mine[i] := mine[i] and case when undoes[i] is null then stands[i]
+      else exists (select from generate_series(1, known) k where flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1)) end;
+    concerned := coalesce(concerned, false) or mine[i];
   end loop;
-  concerned := ends is not null;
+  for i in 1..n loop
+    continue when not (kin[i] and stands[i] and undoes[i] is not null);
+    mine[i] := true;
+    for k in 1..known loop
+      if flips[k][1] = i and flips[k][3] = 1 and flips[k][2] <> i then
+        mine[flips[k][2]] := false;
+      end if;
+    end loop;
+  end loop;
+  select max(i) into ends from generate_series(1, n) i where mine[i];
   if not concerned then
     return;
   end if;
@@ -292,14 +298,20 @@ begin
     others := others or gaps[i];
   end loop;
   stranger := exists (select from generate_series(ends + 1, n) k where stands[k] or gaps[k]);
-  known := coalesce(array_length(flips, 1), 0);
   for i in reverse ends..turn loop
     continue when not mine[i];
-    if undoes[i] is null then
+    if kin[i] and not own[i] then
+      for k in 1..known loop
+        if flips[k][1] = i and flips[k][3] = 1 and own[flips[k][2]] and stands[flips[k][2]] then
+          select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, flips[k][2], false, stands, flips) f;
+        end if;
+      end loop;
+      stands[i] := false;
+    elsif undoes[i] is null then
       select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, i, false, stands, flips) f;
     else
       for k in 1..known loop
-        if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) and own[i] then
+        if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) then
           select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, flips[k][2], flips[k][3] = 0, stands, flips) f;
         end if;
       end loop;
@@ -379,22 +391,22 @@ $body$ select $sql$,
     from log_hop l left join said b on b.id = l.id and b.tid = l.before and b.change = l.before_change
     left join said a on a.id = l.id and a.tid = l.after and a.change = l.after_change
     union all
-    select distinct id, change, 0, 0, 0, 0, null::tid, null::bigint, null::tid, null::bigint, null, null::jsonb, null::boolean from logged where void
+    select distinct id, change, -1, -1, -1, -1, null::tid, null::bigint, null::tid, null::bigint, null, null::jsonb, null::boolean from logged where void
     union all
     select id, number, -1, -1, -1, -1, null, null, null, null, undo, undoes, own from unwritten),
   author as materialized (
-    select c.change, coalesce(c.invocation, '') as invocation, c.change = any ($6) as own, to_jsonb(v.invocations) as undoes
+    select c.change, coalesce(c.invocation, '') as invocation, c.change = any ($6) as own, c.change = any ($7) as kin, to_jsonb(v.invocations) as undoes
     from (select distinct change from logged) l join agentundo._change c using (change) left join agentundo._revert v on v.id = c.invocation and v.xid = c.xid),
   journal as materialized (
     select id, array_agg(coalesce(e.undo, a.invocation) order by at) as invocations, array_agg(coalesce(e.undoes, a.undoes) order by at) as undoes,
-      array_agg(coalesce(e.own, a.own) order by at) as own, array_agg(array[at, says_before, says_after, to_all_before, to_all_after] order by at) as pattern,
+      array_agg(coalesce(e.own, a.own) order by at) as own, array_agg(coalesce(a.kin, false) order by at) as kin, array_agg(array[at, says_before, says_after, to_all_before, to_all_after] order by at) as pattern,
       array_agg(before order by at) as befores, array_agg(before_change order by at) as before_changes,
       array_agg(after order by at) as afters, array_agg(after_change order by at) as after_changes
     from entry e left join author a on a.change = e.at group by id),
   replayed as materialized (
     select p.pattern, r.*
-    from (select distinct on (pattern) pattern, invocations, undoes, own from journal) p
-    cross join lateral agentundo._replay(p.pattern, p.invocations, p.undoes, p.own, {{late}}) r),
+    from (select distinct on (pattern) pattern, invocations, undoes, own, kin from journal) p
+    cross join lateral agentundo._replay(p.pattern, p.invocations, p.undoes, p.own, p.kin, {{late}}) r),
   own_part as (
     select id, max(change) as change, min(at) as at, bool_or(re_keyed) as re_keyed   -- did the set give the row another key?
     from (select id, change, min(tid) as at, operation = 'U' and count(*) = 1 as re_keyed from logged where own group by id, change, operation) l group by id),
@@ -474,11 +486,11 @@ create or replace function agentundo._net_keyed_sql(t agentundo._tracked, lookup
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with key as (
-    select agentundo._same_key(t.id, 'one', 'other') as same, agentundo._key_list(t.id, 'one') as list,
+    select agentundo._same_key(t.id, 'agentundo_one', 'agentundo_other') as same, agentundo._key_list(t.id, 'agentundo_one') as list,
       (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k) as names,
       (select quote_ident(k.history_column) from agentundo._key(t.id) k where k.place = 1) as first_name),
   same_key as (   -- the same condition for many pairs of names
-    select jsonb_object_agg(p.piece, replace(replace(key.same, 'one.', p.one || '.'), 'other.', p.other || '.')) as pieces
+    select jsonb_object_agg(p.piece, replace(replace(key.same, 'agentundo_one.', p.one || '.'), 'agentundo_other.', p.other || '.')) as pieces
     from key cross join (values
       ('same_chain', 'i', 'c'), ('of_chain', 'h', 'c'), ('of_image', 'h', 'i'), ('of_doubt', 'h', 'd'), ('doubt_net', 'doubt', 'net'),
       ('later_net', 'l', 'n'), ('deleted_net', 'x', 'n'), ('stranger_compared', 's', 'c')) p (piece, one, other))
@@ -487,7 +499,7 @@ $body$
       agentundo._chains_sql() || case when begins is not null then agentundo._journals_sql() else agentundo._no_journals_sql() end || agentundo._look_sql(),
       same_key.pieces || jsonb_build_object(
       'history', agentundo._history(t), 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
-      'h_keys', replace(key.list, 'one.', 'h.'), 'image_keys', replace(key.list, 'one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
+      'h_keys', replace(key.list, 'agentundo_one.', 'h.'), 'image_keys', replace(key.list, 'agentundo_one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'logged_image', agentundo._image_row(t.id, 'h', 'l.change'), 'logged_start', agentundo._image_row(t.id, 'h', 'l.change', up_to => begins),
       'late', (select max(c.since_change) from agentundo._columns(t.id) c where c.live)::text,
       'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),

@@ -178,18 +178,29 @@ begin
     left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = c.attnum and m.rule = 'delta'
    where c.live;
   select * into items from agentundo._look(format($sql$
+    with item as materialized (
+      select d.*, %7$s
+      from unnest($1) d join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
+      where %13$s and %8$L = 'all' and d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')),
+    pair as materialized (   -- what others, who stand, have written to it since
+      select a.place, c.change, min(h.ctid) filter (where (h._image = 'O') <> c.inverted) as old, min(h.ctid) filter (where (h._image = 'N') <> c.inverted) as new
+      from item a
+      join %4$s h on %6$s
+      join agentundo._change c on coalesce(c.source, c.change) = h._change
+      where c.tracked = %12$s and c.change > a.after_change and c.change <> all ($6) and c.change <> all ($7) and %11$s
+      group by a.place, c.change),
+    captured as materialized (
+      select p.place, array_agg(distinct y.name) as names
+      from pair p
+      left join lateral (select * from %4$s o where o.ctid = p.old offset 0) o on true
+      left join lateral (select * from %4$s n where n.ctid = p.new offset 0) n on true
+      -- made or deleted, or come from another key: all of it is theirs
+      cross join lateral unnest(case when p.old is null or p.new is null then array[%14$s]::text[] else array_remove(array[%3$s]::text[], null) end) y (name)
+      group by p.place)
     select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
       array_remove(array[%1$s]::text[], null),
       array_remove(array[%2$s]::text[], null),
-      case when %13$s and %8$L = 'all' then (
-        select array_agg(distinct y.name)
-        from agentundo._change c
-        left join %4$s n on n._change = coalesce(c.source, c.change) and (n._image = 'N') <> c.inverted and %6$s
-        left join %4$s o on o._change = coalesce(c.source, c.change) and (o._image = 'O') <> c.inverted and %7$s
-        -- made or deleted, or come from another key: all of it is theirs
-        cross join lateral unnest(case when n._change = o._change then array_remove(array[%3$s]::text[], null) else array[%14$s]::text[] end) y (name)
-        where c.tracked = d.tracked and c.change > d.after_change and c.change <> all ($6) and c.change <> all ($7)
-          and coalesce(n._change, o._change) is not null and %11$s) end,
+      t.names,
       case when %13$s and %10$L <> '' then (
         select jsonb_build_object(%10$s)
         from agentundo._change c
@@ -199,9 +210,10 @@ begin
     join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
     left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
+    left join captured t on t.place = d.place
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
     ours, theirs, captured, agentundo._history(t), agentundo._from(t),
-    agentundo._same_key(t.id, 'n', 'a'), agentundo._same_key(t.id, 'o', 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
+    agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
     t.id, merge::text, every, agentundo._same_key(t.id, 'h', 'b'), agentundo._undone_in_row_sql(t, 'a')),
     null, d, e => changes, f => family) as found (items agentundo._difference[]);
   return coalesce(items, '{}');

@@ -481,7 +481,7 @@ begin
         where c.xid >= pg_snapshot_xmin($3) and not pg_visible_in_snapshot(c.xid, $3) and c.tracked = $2 and c.invocation is distinct from $4)$sql$,
       agentundo._history(t), agentundo._same_key(t.id, 'h', 'b')) into unseen using d, t.id, decided, revert_id;
     if unseen then
-      raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back', hint = 'Call revert again.';
+      raise exception using errcode = '40001', message = 'agentundo: a row came and went while it was being put back', hint = 'Call revert again.';
     end if;
   end loop;
 end

@@ -25,7 +25,7 @@ begin
   select * into c from agentundo._change x where x.change = (select min(y.change) from agentundo._change y where y.invocation = _emit.invocation);
   insert into agentundo._event (kind, source, scope, invocation, run, step, tool, actor, payload)
   values (_emit.kind, _emit.source, coalesce(i.scope, c.scope), _emit.invocation, coalesce(i.run, c.run), coalesce(i.step, c.step),
-          coalesce(i.tool, c.tool), coalesce(i.actor, c.actor), coalesce(_emit.payload, '{}') || jsonb_build_object('role', session_user))
+          coalesce(i.tool, c.tool), coalesce(i.actor, c.actor), coalesce(_emit.payload, '{}') || jsonb_build_object('role', agentundo._caller()))
   returning event into number;
   if coalesce(agentundo._setting('agentundo.notify'), (select s.value from agentundo._setting s where s.name = 'notify'), 'on') <> 'off' then
     perform pg_notify('agentundo', jsonb_build_object('event', number, 'kind', kind, 'invocation', invocation)::text);
