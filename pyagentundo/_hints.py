@@ -18,7 +18,7 @@ _NOT_AGENTS = "an agent's role may not, whatever else it is: use another one"
 _NEEDED = {
     "revert redo": "Members of agentundo_operator may, and of agentundo_app within a scope;"
     f" {_NOT_AGENTS}.",
-    "plan plan_run plan_summary undoable diff row_history row_version": "Members of"
+    "plan plan_run plan_summary undoable diff row_history row_version effects_of": "Members of"
     " agentundo_operator and agentundo_auditor may, and of agentundo_app within a scope;"
     f" {_NOT_AGENTS}.",
     "invocations runs changes events effects tracked check": "Members of agentundo_operator and"
@@ -31,15 +31,10 @@ _NEEDED = {
 }
 
 
-#: Told to an agent's role that is an app or auditor as well; any other is refused before.
-_AGENT = "Grant agentundo_app, agentundo_operator or agentundo_auditor to the role; agents may not."
-
-
 def spoken(hint: str | None) -> str | None:
     """Return a hint of the server in the words of Python; None stays None."""
     if hint is None:
         return None
-    hint = hint.replace(_AGENT, f"{_NOT_AGENTS.capitalize()}.")
     hint = _ARGUMENT.sub(r"\1=", _CALL.sub(r"\1(", hint))
     return hint.replace("=true", "=True").replace("=false", "=False").replace("=null", "=None")
 

@@ -107,17 +107,26 @@ def call(function: str, options: Mapping[str, Any]) -> str:
     return f"select {results.columns_of(row)} from agentundo.{function}({', '.join(arguments)})"
 
 
-#: Which invocations a plan or revert of a run has.
+#: Which invocations a plan or revert of a run has. A call without a step has the place of its time.
+MEMBERS = (
+    "select m.id from"
+    " (select u.id, coalesce(u.step, row_number() over (order by u.last_at)) as step"
+    " from agentundo.undoable(%(scope)s::text, %(run)s, 2147483647) u where u.kind = 'invocation'"
+    " and not u.tools && '{agentundo.revert,agentundo.redo}') m where m.step >= %(from_step)s"
+)
 EFFECTS = (
-    f"select {results.columns_of(results.Effect)} from agentundo.effects"
-    " where invocation = any (%(ids)s::text[]) order by id"
+    f"select {results.columns_of(results.Effect)}"
+    " from agentundo.effects_of(%(ids)s::text[], %(scope)s::text)"
 )
 UNCOVERED = (
     "select distinct u from agentundo.invocations i cross join unnest(i.uncovered) u"
     " where i.id = any (%(ids)s::text[]) order by 1"
 )
-#: Both views are granted to the same roles.
-MAY_READ_VIEWS = "select pg_catalog.has_table_privilege('agentundo.effects', 'select')"
+#: Whether the role may run the two above. Apps may not read the views.
+MAY_ASK = (
+    "select pg_catalog.has_function_privilege('agentundo.effects_of(text[], text)', 'execute'),"
+    " pg_catalog.has_table_privilege('agentundo.invocations', 'select')"
+)
 
 INVOCATION = (
     f"select {results.columns_of(results.Invocation)} from agentundo.invocations where id = %(id)s"

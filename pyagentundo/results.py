@@ -300,9 +300,9 @@ class Plan(Sequence[PlanRow]):
 
     Attributes:
         rows: all of them, the newest change first.
-        effects: what left the database and stays; None when the role may not read effects.
+        effects: what left the database and stays; None when the role may not know.
         uncovered: tables that the calls wrote and that are not tracked, so they stay as they are.
-            Only of recorded calls it is known; None when the role may not read the log.
+            Only of recorded calls it is known; None when the role may not read the log, as an app.
 
     """
 

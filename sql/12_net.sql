@@ -71,7 +71,7 @@ create or replace function agentundo._net_head(t agentundo._tracked) returns tex
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._fill($sql$
-  with change as materialized (
+  with recursive change as materialized (
     select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation, c.void
     from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
   foreigner as materialized (

@@ -23,7 +23,7 @@ $body$ select agentundo._fill($sql$,
     select id, change, {{unit}}, false, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) > count(*) filter (where not old)),
   {{p}}balance as (
     select id, {{unit}}, says, count(*) filter (where old) - count(*) filter (where not old) as surplus,
-      min(tid) filter (where old) as old_tid, min(tid) filter (where not old) as new_tid,
+      (array_agg(tid order by change) filter (where old))[1] as old_tid, (array_agg(tid order by change desc) filter (where not old))[1] as new_tid,
       min(change) filter (where old) as old_change, max(change) filter (where not old) as new_change
     from {{p}}whole group by id, {{unit}}, says),
   {{p}}linked as materialized (  -- one contiguous walk?
@@ -161,6 +161,25 @@ create or replace function agentundo._said(pattern bigint[], image int) returns 
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select case when image > 0 then pattern[image][5] else pattern[-image][4] end $body$;
 
+-- Lets an entry stand or not. What an undo had left of its own, when it made that otherwise, falls with it.
+create or replace function agentundo._flip(this int, entry int, up boolean, inout stands boolean[], inout flips int[])
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  undo int;
+begin
+  for k in 1..coalesce(array_length(flips, 1), 0) loop
+    undo := flips[k][1];
+    if flips[k][2] = entry and flips[k][3] = (not up)::int and undo <> entry and stands[undo] then
+      stands[undo] := false;
+      flips := flips || array[[this, undo, 0]];
+    end if;
+  end loop;
+  stands[entry] := up;
+  flips := flips || array[[this, entry, up::int]];
+end
+$body$;
+
 -- Takes back, among the entries before number `this`, what an undo is about: `flips` gets (undo, entry, does it stand then).
 create or replace function agentundo._take_back(
   this int, undoes jsonb[], invocation text[], inout stands boolean[], inout flips int[])
@@ -168,17 +187,20 @@ language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
 declare
   known constant int := coalesce(array_length(flips, 1), 0);
+  f record;
 begin
   for i in reverse this - 1..1 loop
     continue when not undoes[this] ? invocation[i];
     if undoes[i] is null and stands[i] then
-      stands[i] := false;
-      flips := flips || array[[this, i, 0]];
+      select * into f from agentundo._flip(this, i, false, stands, flips);
+      stands := f.stands;
+      flips := f.flips;
     elsif undoes[i] is not null then
       for k in 1..known loop
         if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) then
-          stands[flips[k][2]] := flips[k][3] = 0;
-          flips := flips || array[[this, flips[k][2], 1 - flips[k][3]]];
+          select * into f from agentundo._flip(this, flips[k][2], flips[k][3] = 0, stands, flips);
+          stands := f.stands;
+          flips := f.flips;
         end if;
       end loop;
     end if;
@@ -218,7 +240,8 @@ declare
   state bigint;
   first int;                                         -- the first entry that tells what the row was,
   last int;                                          -- and the last
-  without boolean[];                                 -- who stands without the set
+  known int;                                         -- how many flips there are
+  own_entry boolean[];                               -- mine, without what redos have left
   turn int;                                          -- where the last turn of the set begins,
   ends int;                                          -- and ends
   others boolean := false;                           -- has somebody else written after the turn that is looked at?
@@ -249,10 +272,18 @@ begin
     end if;
   end loop;
 
-  -- What of the set still counts: writes that stand, undos of which anything holds.
+  -- What of the set still counts: writes that stand, undos of which anything holds, and what redos have left of them.
+  change := (select max(c.change) from agentundo._change c join generate_series(1, n) k on c.change = pattern[k][1] where mine[k]);
+  own_entry := mine;
   for i in 1..n loop
-    mine[i] := mine[i] and case when undoes[i] is null then stands[i]
-      else exists (select from generate_series(1, coalesce(array_length(flips, 1), 0)) k where flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1)) end;
+    if undoes[i] is null then
+      mine[i] := mine[i] and stands[i];
+    else
+      mine[i] := exists (
+        select from generate_series(1, coalesce(array_length(flips, 1), 0)) k
+        where flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1)
+          and (mine[i] or stands[i] and flips[k][2] < i and flips[k][3] = 1 and mine[flips[k][2]]));
+    end if;
     ends := case when mine[i] then i else ends end;
   end loop;
   concerned := ends is not null;
@@ -270,22 +301,23 @@ begin
     end if;
     others := others or gaps[i];
   end loop;
-  change := coalesce(
-    (select max(c.change) from generate_series(1, ends) k join agentundo._change c on c.change = pattern[k][1] where mine[k]),
-    (select max(c.change) from agentundo._change c where c.change = any (own) and c.tracked = tracked_id));
+  change := coalesce(change, (select max(c.change) from agentundo._change c where c.change = any (own) and c.tracked = tracked_id));
   stranger := exists (select from generate_series(ends + 1, n) k where stands[k] or gaps[k]);
-  if not stranger then
-    without := stands;
-    for i in reverse ends..turn loop
-      continue when not mine[i];
-      without[i] := false;
-      for k in 1..coalesce(array_length(flips, 1), 0) loop
-        if flips[k][1] = i then
-          without[flips[k][2]] := flips[k][3] = 0;
+  known := coalesce(array_length(flips, 1), 0);
+  for i in reverse ends..turn loop
+    continue when not mine[i];
+    if undoes[i] is null then
+      select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, i, false, stands, flips) f;
+    else
+      for k in 1..known loop
+        if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) and own_entry[i] then
+          select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, flips[k][2], flips[k][3] = 0, stands, flips) f;
         end if;
       end loop;
-    end loop;
-    before := agentundo._last_standing(without, gaps, first, n);
+    end if;
+  end loop;
+  if not stranger then
+    before := agentundo._last_standing(stands, gaps, first, n);
     if agentundo._said(pattern, before) = agentundo._said(pattern, -turn) then
       before := -turn;  -- the same, and it knows more columns
     end if;
@@ -339,6 +371,14 @@ $body$ select $sql$,
   log_state as (
     select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
 || agentundo._hops_sql('log_', 'xid, invocation') || $sql$,
+  unwritten as (   -- undos that took back whole changes without having to write the row, and undos of those
+    select l.id, v.id as undo, v.number
+    from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
+    where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)
+    union
+    select u.id, v.id, v.number
+    from unwritten u join agentundo._revert v on v.invocations @> array[u.undo]
+    where not exists (select from logged o where o.id = u.id and o.invocation = v.id and o.xid = v.xid)),
   entry as (
     select id, change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after,
       coalesce(to_all_before, 0) as to_all_before, coalesce(to_all_after, 0) as to_all_after, before, change as before_change, after, change as after_change
@@ -350,10 +390,8 @@ $body$ select $sql$,
     left join said a on a.id = l.id and a.tid = l.after and a.change = l.after_change
     union all
     select distinct id, change, 0, 0, 0, 0, null::tid, null::bigint, null::tid, null::bigint from logged where void
-    union all   -- undos that took back whole changes without having to write the row
-    select distinct l.id, v.number, -1, -1, -1, -1, null::tid, null::bigint, null::tid, null::bigint
-    from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
-    where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)),
+    union all
+    select id, number, -1, -1, -1, -1, null::tid, null::bigint, null::tid, null::bigint from unwritten),
   journal as materialized (
     select id, array_agg(array[at, says_before, says_after, to_all_before, to_all_after] order by at) as pattern,
       array_agg(before order by at) as befores, array_agg(before_change order by at) as before_changes,

@@ -69,17 +69,15 @@ begin
       here := d[pair.here];
       there := d[pair.there];
       there.unit := null;
-      if here.action = 'none' and there.status <> 'done' then
-        here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes
+      if here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
+        here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
         d[pair.here] := here;
         d[pair.there] := there;
         continue;
       end if;
       there.before := here.before;
       there.before_change := here.before_change;
-      if there.status = 'done' and here.status = 'done' then
-        null;  -- taken back already
-      elsif here.status = 'conflict' then
+      if here.status = 'conflict' then
         there.status := 'conflict';
         there.reason := here.reason;
       elsif there.cur is null then

@@ -157,8 +157,9 @@ end
 $body$;
 
 -- The tables that this transaction has written since it was tagged and that are not tracked: what a
--- revert will not take back. The statistics count what a savepoint has rolled back, too; its locks are gone
--- with it. They are dear to ask for, so only for tables that are left.
+-- revert will not take back. The statistics also count what a savepoint has rolled back, and what earlier transactions
+-- of the session wrote and have not reported yet; the locks of either are gone. They are dear to ask for, so only
+-- for tables that are left.
 create or replace function agentundo._uncovered_tables() returns text[]
 language sql volatile security definer set search_path = pg_catalog, pg_temp as
 $body$

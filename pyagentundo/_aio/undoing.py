@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 from pyagentundo import _statements, _targets, results
@@ -60,7 +60,7 @@ class AsyncUndoing(AsyncBase):
         async def read(lent: Connection) -> Plan:
             ids = await _ids(lent, what)
             rows = await _call(lent, "plan", ids, options)
-            return Plan(tuple(rows), *await self._beside(lent, ids))
+            return Plan(tuple(rows), *await _beside(lent, ids, rows, scope))
 
         return await self._run(conn, read)
 
@@ -99,8 +99,9 @@ class AsyncUndoing(AsyncBase):
 
         async def read(lent: Connection) -> Plan:
             rows = await _call(lent, "plan_run", run, options)
-            beside = await self._beside(lent, Selection(run=run, from_step=from_step))
-            return Plan(tuple(rows), *beside)
+            members = await fetch(lent, _statements.MEMBERS, {**options, "run": run})
+            ids = [one for (one,) in members]
+            return Plan(tuple(rows), *await _beside(lent, ids, rows, scope))
 
         return await self._run(conn, read)
 
@@ -292,21 +293,6 @@ class AsyncUndoing(AsyncBase):
 
         return await self._run(conn, write, writes=invocation)
 
-    async def _beside(
-        self, conn: Connection, what: Sequence[str] | Selection
-    ) -> tuple[tuple[results.Effect, ...], tuple[str, ...]] | tuple[None, None]:
-        """Return what left the database, and tables not tracked; None where the role may not know.
-
-        No revert of rows takes either back.
-        """
-        if await fetch(conn, _statements.MAY_READ_VIEWS) != [(True,)]:
-            return None, None
-        parameters = {"ids": await _ids(conn, what)}
-        rows = results.row_of(results.Effect)
-        effects = await fetch(conn, _statements.EFFECTS, parameters, rows=rows)
-        uncovered = await fetch(conn, _statements.UNCOVERED, parameters)
-        return tuple(effects), tuple(one for (one,) in uncovered)
-
 
 async def _ids(conn: Connection, what: Target) -> list[str]:
     """Return the ids meant; those that were named as they are, the server knows them or not."""
@@ -320,6 +306,24 @@ async def _call(conn: Connection, function: str, what: Any, options: dict[str, A
     row = PlanRow if function.startswith("plan") else RevertResult
     query = _statements.call(function, options)
     return await fetch(conn, query, {**options, "what": what}, rows=results.row_of(row))
+
+
+async def _beside(
+    conn: Connection, ids: list[str], rows: list[PlanRow], scope: str | None
+) -> tuple[tuple[results.Effect, ...] | None, tuple[str, ...] | None]:
+    """Return what left the database, and tables not tracked; None where the role may not know.
+
+    No revert of rows takes either back. Calls that cascade takes along are known by their rows.
+    """
+    ((may_read_effects, may_read_log),) = await fetch(conn, _statements.MAY_ASK)
+    parameters = {"ids": sorted({*ids, *(row.invocation for row in rows)}), "scope": scope}
+    effects = uncovered = None
+    if may_read_effects:
+        row = results.row_of(results.Effect)
+        effects = tuple(await fetch(conn, _statements.EFFECTS, parameters, rows=row))
+    if may_read_log:
+        uncovered = tuple(u for (u,) in await fetch(conn, _statements.UNCOVERED, parameters))
+    return effects, uncovered
 
 
 async def _revert(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pyagentundo import _statements, _targets, results
@@ -61,7 +61,7 @@ class Undoing(Base):
         def read(lent: Connection) -> Plan:
             ids = _ids(lent, what)
             rows = _call(lent, "plan", ids, options)
-            return Plan(tuple(rows), *self._beside(lent, ids))
+            return Plan(tuple(rows), *_beside(lent, ids, rows, scope))
 
         return self._run(conn, read)
 
@@ -100,8 +100,9 @@ class Undoing(Base):
 
         def read(lent: Connection) -> Plan:
             rows = _call(lent, "plan_run", run, options)
-            beside = self._beside(lent, Selection(run=run, from_step=from_step))
-            return Plan(tuple(rows), *beside)
+            members = fetch(lent, _statements.MEMBERS, {**options, "run": run})
+            ids = [one for (one,) in members]
+            return Plan(tuple(rows), *_beside(lent, ids, rows, scope))
 
         return self._run(conn, read)
 
@@ -293,21 +294,6 @@ class Undoing(Base):
 
         return self._run(conn, write, writes=invocation)
 
-    def _beside(
-        self, conn: Connection, what: Sequence[str] | Selection
-    ) -> tuple[tuple[results.Effect, ...], tuple[str, ...]] | tuple[None, None]:
-        """Return what left the database, and tables not tracked; None where the role may not know.
-
-        No revert of rows takes either back.
-        """
-        if fetch(conn, _statements.MAY_READ_VIEWS) != [(True,)]:
-            return None, None
-        parameters = {"ids": _ids(conn, what)}
-        rows = results.row_of(results.Effect)
-        effects = fetch(conn, _statements.EFFECTS, parameters, rows=rows)
-        uncovered = fetch(conn, _statements.UNCOVERED, parameters)
-        return tuple(effects), tuple(one for (one,) in uncovered)
-
 
 def _ids(conn: Connection, what: Target) -> list[str]:
     """Return the ids meant; those that were named as they are, the server knows them or not."""
@@ -321,6 +307,24 @@ def _call(conn: Connection, function: str, what: Any, options: dict[str, Any]) -
     row = PlanRow if function.startswith("plan") else RevertResult
     query = _statements.call(function, options)
     return fetch(conn, query, {**options, "what": what}, rows=results.row_of(row))
+
+
+def _beside(
+    conn: Connection, ids: list[str], rows: list[PlanRow], scope: str | None
+) -> tuple[tuple[results.Effect, ...] | None, tuple[str, ...] | None]:
+    """Return what left the database, and tables not tracked; None where the role may not know.
+
+    No revert of rows takes either back. Calls that cascade takes along are known by their rows.
+    """
+    ((may_read_effects, may_read_log),) = fetch(conn, _statements.MAY_ASK)
+    parameters = {"ids": sorted({*ids, *(row.invocation for row in rows)}), "scope": scope}
+    effects = uncovered = None
+    if may_read_effects:
+        row = results.row_of(results.Effect)
+        effects = tuple(fetch(conn, _statements.EFFECTS, parameters, rows=row))
+    if may_read_log:
+        uncovered = tuple(u for (u,) in fetch(conn, _statements.UNCOVERED, parameters))
+    return effects, uncovered
 
 
 def _revert(conn: Connection, function: str, what: Any, options: dict[str, Any]) -> RevertResult:

@@ -121,7 +121,7 @@ def make(
         more=len(ids) - len(told),
         counts=counts,
         rows=rows,
-        effects=[] if redone else _queries.effects(conn, ids),
+        effects=[] if redone else _queries.effects(conn, ids, how.get("scope")),
         uncovered=[] if redone else _queries.uncovered(conn, ids),
         unread=_queries.unread(conn, relations),
         live=_queries.live_columns(conn, relations),

@@ -175,13 +175,17 @@ def undoable_since(
     ).fetchall()
 
 
-def effects(conn: Connection, ids: Sequence[str]) -> list[DictRow]:
-    """Return what left the database under these; nothing to a role that may not know."""
-    if not readable(conn, "effects"):
-        return []
-    return conn.execute(
-        "select * from agentundo.effects where invocation = any (%s) order by id", [list(ids)]
-    ).fetchall()
+def effects(conn: Connection, ids: Sequence[str], scope: str | None = None) -> list[DictRow]:
+    """Return what left the database under these; nothing to a role that may not know.
+
+    An app is told what belongs to the scope. The view also knows what was purged.
+    """
+    if readable(conn, "effects"):
+        query = "select * from agentundo.effects where invocation = any (%s) order by id"
+        return conn.execute(query, [list(ids)]).fetchall()
+    if may_call(conn, "effects_of(text[], text)"):
+        return call(conn, "effects_of", {"invocations": list(ids), "scope": scope})
+    return []
 
 
 def uncovered(conn: Connection, ids: Sequence[str]) -> list[str]:

@@ -263,7 +263,7 @@ def test_role_without_rights(
         ("app", "check", "A member of agentundo_app asks undoable(), plan() and diff() with its"),
         ("agent", "plan", "an agent's role may not, whatever else it is: use another one."),
         ("agent", "revert", "an agent's role may not, whatever else it is: use another one."),
-        ("agent, agentundo_app", "undoable", "An agent's role may not, whatever else it is: use"),
+        ("agent, agentundo_app", "undoable", "an agent may not, whatever else it is. Use another"),
         ("auditor", "revert", "Members of agentundo_operator may, and of agentundo_app within"),
         ("auditor", "record_effect", "Grant agentundo_app (tag, record, plan, revert within a"),
     ],
@@ -290,7 +290,7 @@ def test_application_may_not_read_everybodys_log(
     app = make_undo(conn)
     with pytest.raises(NotPermitted, match="invocations"):
         app.log()
-    assert app.plan("call-1").effects is None, "not known is not the same as none"
+    assert app.plan("call-1").uncovered is None, "not known is not the same as none"
     with pytest.raises(NotPermitted, match="must say who reverts"):
         app.revert("call-1")
     assert app.revert("call-1", reverted_by="dana").status == "reverted"

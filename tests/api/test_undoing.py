@@ -10,9 +10,16 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from pyagentundo import AgentUndo, InvocationNotFound, Selection, UndoConflict, UsageError
+from pyagentundo import (
+    AgentUndo,
+    InvocationNotFound,
+    Plan,
+    Selection,
+    UndoConflict,
+    UsageError,
+)
 from tests.api.conftest import TABLE, MakeUndo
-from tests.conftest import Connection
+from tests.conftest import Connect, Connection, MakeRole
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import rows, scalar
 from tests.support.waiting import wait_until
@@ -84,6 +91,62 @@ def test_plan_names_tables_that_are_not_tracked(undo: AgentUndo, db: Connection)
     with undo.tag(None, only_tagged):
         undo.connection().execute("insert into scratch values (1); update deals set amount = 2")
     assert undo.plan(only_tagged).uncovered == (), "only of recorded calls it is known"
+
+
+def test_an_app_is_told_the_effects_of_its_scope(
+    undo: AgentUndo, db: Connection, connect: Connect, make_role: MakeRole, make_undo: MakeUndo
+) -> None:
+    """A mail that stays sent is what whoever presses the button has to know."""
+    told = {"run": "r", "scope": "acme"}
+    first = change(undo, "update deals set amount = 1 where id = 1", **told)
+    second = change(undo, "update deals set amount = 2 where id = 1", **told)
+    other = change(undo, "update deals set amount = 2 where id = 2", run="r", scope="other")
+    reverted = change(undo, "update deals set amount = 3 where id = 3", run="gone", scope="acme",
+                      on_behalf_of="dana")  # fmt: skip
+    for call in (first, second, other, reverted):
+        undo.record_effect(call, "mail", summary=call)
+    app = make_undo(connect(user=make_role(member_of="agentundo_app")))
+
+    def mails(plan: Plan) -> list[str | None]:
+        assert plan.uncovered is None, "the log is not for an app"
+        assert plan.effects is not None
+        return [effect.summary for effect in plan.effects]
+
+    assert mails(app.plan(second, scope="acme")) == [second]
+    assert mails(app.plan([second, first], scope="acme")) == [first, second]
+    assert mails(app.plan(first, scope="acme", on_conflict="cascade")) == [first, second]
+    assert mails(app.plan_run("r", scope="acme")) == [first, second]
+    assert mails(app.plan_run("r", scope="acme", from_step=2)) == [second]
+    assert mails(app.plan_run("r", scope="other")) == [other]
+    assert app.revert_run("gone", scope="acme", reverted_by="dana").status == "reverted"
+    assert mails(app.plan_run("gone", scope="acme")) == [reverted]
+    for plan in (undo.plan_run("r"), undo.plan([first, second, other])):
+        assert [effect.summary for effect in plan.effects or ()] == [first, second, other]
+        assert plan.uncovered == ()
+    with pytest.raises(InvocationNotFound):
+        app.plan(other, scope="acme")
+
+
+def test_who_may_plan_and_no_more_is_told_rows_only(
+    undo: AgentUndo, db: Connection, connect: Connect, make_role: MakeRole, make_undo: MakeUndo
+) -> None:
+    call = change(undo, "update deals set amount = 1")
+    role = make_role(member_of="agentundo_app")
+    function = "function agentundo.effects_of(text[], text)"
+    db.execute(f"revoke execute on {function} from agentundo_app".encode())
+    plan = make_undo(connect(user=role)).plan(call)
+    assert (len(plan), plan.effects, plan.uncovered) == (3, None, None)
+
+
+def test_a_run_whose_calls_have_no_steps(undo: AgentUndo) -> None:
+    for call in ("first", "second"):
+        with undo.tag(None, call, run="r"):
+            undo.connection().execute("update deals set amount = amount + 1")
+        undo.record_effect(call, "mail", summary=call)
+    for step, found in ((1, ["first", "second"]), (2, ["second"])):
+        plan = undo.plan_run("r", from_step=step)
+        assert {row.invocation for row in plan} == {"second"}
+        assert [effect.summary for effect in plan.effects or ()] == found
 
 
 def test_hints_are_in_the_words_of_python(undo: AgentUndo, db: Connection) -> None:

@@ -3394,7 +3394,7 @@ create or replace function agentundo._net_head(t agentundo._tracked) returns tex
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._fill($sql$
-  with change as materialized (
+  with recursive change as materialized (
     select c.change, c.xid, c.xmin::text::bigint as version, coalesce(c.source, c.change) as source, c.inverted, c.operation, c.filenode, c.invocation, c.void
     from agentundo._change c where c.tracked = $9[4]::int and c.change = any ($6)),
   foreigner as materialized (
@@ -3729,7 +3729,7 @@ $body$ select agentundo._fill($sql$,
     select id, change, {{unit}}, false, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) > count(*) filter (where not old)),
   {{p}}balance as (
     select id, {{unit}}, says, count(*) filter (where old) - count(*) filter (where not old) as surplus,
-      min(tid) filter (where old) as old_tid, min(tid) filter (where not old) as new_tid,
+      (array_agg(tid order by change) filter (where old))[1] as old_tid, (array_agg(tid order by change desc) filter (where not old))[1] as new_tid,
       min(change) filter (where old) as old_change, max(change) filter (where not old) as new_change
     from {{p}}whole group by id, {{unit}}, says),
   {{p}}linked as materialized (  -- one contiguous walk?
@@ -3867,6 +3867,25 @@ create or replace function agentundo._said(pattern bigint[], image int) returns 
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select case when image > 0 then pattern[image][5] else pattern[-image][4] end $body$;
 
+-- Lets an entry stand or not. What an undo had left of its own, when it made that otherwise, falls with it.
+create or replace function agentundo._flip(this int, entry int, up boolean, inout stands boolean[], inout flips int[])
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  undo int;
+begin
+  for k in 1..coalesce(array_length(flips, 1), 0) loop
+    undo := flips[k][1];
+    if flips[k][2] = entry and flips[k][3] = (not up)::int and undo <> entry and stands[undo] then
+      stands[undo] := false;
+      flips := flips || array[[this, undo, 0]];
+    end if;
+  end loop;
+  stands[entry] := up;
+  flips := flips || array[[this, entry, up::int]];
+end
+$body$;
+
 -- Takes back, among the entries before number `this`, what an undo is about: `flips` gets (undo, entry, does it stand then).
 create or replace function agentundo._take_back(
   this int, undoes jsonb[], invocation text[], inout stands boolean[], inout flips int[])
@@ -3874,17 +3893,20 @@ language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
 declare
   known constant int := coalesce(array_length(flips, 1), 0);
+  f record;
 begin
   for i in reverse this - 1..1 loop
     continue when not undoes[this] ? invocation[i];
     if undoes[i] is null and stands[i] then
-      stands[i] := false;
-      flips := flips || array[[this, i, 0]];
+      select * into f from agentundo._flip(this, i, false, stands, flips);
+      stands := f.stands;
+      flips := f.flips;
     elsif undoes[i] is not null then
       for k in 1..known loop
         if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) then
-          stands[flips[k][2]] := flips[k][3] = 0;
-          flips := flips || array[[this, flips[k][2], 1 - flips[k][3]]];
+          select * into f from agentundo._flip(this, flips[k][2], flips[k][3] = 0, stands, flips);
+          stands := f.stands;
+          flips := f.flips;
         end if;
       end loop;
     end if;
@@ -3924,7 +3946,8 @@ declare
   state bigint;
   first int;                                         -- the first entry that tells what the row was,
   last int;                                          -- and the last
-  without boolean[];                                 -- who stands without the set
+  known int;                                         -- how many flips there are
+  own_entry boolean[];                               -- mine, without what redos have left
   turn int;                                          -- where the last turn of the set begins,
   ends int;                                          -- and ends
   others boolean := false;                           -- has somebody else written after the turn that is looked at?
@@ -3955,10 +3978,18 @@ begin
     end if;
   end loop;
 
-  -- What of the set still counts: writes that stand, undos of which anything holds.
+  -- What of the set still counts: writes that stand, undos of which anything holds, and what redos have left of them.
+  change := (select max(c.change) from agentundo._change c join generate_series(1, n) k on c.change = pattern[k][1] where mine[k]);
+  own_entry := mine;
   for i in 1..n loop
-    mine[i] := mine[i] and case when undoes[i] is null then stands[i]
-      else exists (select from generate_series(1, coalesce(array_length(flips, 1), 0)) k where flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1)) end;
+    if undoes[i] is null then
+      mine[i] := mine[i] and stands[i];
+    else
+      mine[i] := exists (
+        select from generate_series(1, coalesce(array_length(flips, 1), 0)) k
+        where flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1)
+          and (mine[i] or stands[i] and flips[k][2] < i and flips[k][3] = 1 and mine[flips[k][2]]));
+    end if;
     ends := case when mine[i] then i else ends end;
   end loop;
   concerned := ends is not null;
@@ -3976,22 +4007,23 @@ begin
     end if;
     others := others or gaps[i];
   end loop;
-  change := coalesce(
-    (select max(c.change) from generate_series(1, ends) k join agentundo._change c on c.change = pattern[k][1] where mine[k]),
-    (select max(c.change) from agentundo._change c where c.change = any (own) and c.tracked = tracked_id));
+  change := coalesce(change, (select max(c.change) from agentundo._change c where c.change = any (own) and c.tracked = tracked_id));
   stranger := exists (select from generate_series(ends + 1, n) k where stands[k] or gaps[k]);
-  if not stranger then
-    without := stands;
-    for i in reverse ends..turn loop
-      continue when not mine[i];
-      without[i] := false;
-      for k in 1..coalesce(array_length(flips, 1), 0) loop
-        if flips[k][1] = i then
-          without[flips[k][2]] := flips[k][3] = 0;
+  known := coalesce(array_length(flips, 1), 0);
+  for i in reverse ends..turn loop
+    continue when not mine[i];
+    if undoes[i] is null then
+      select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, i, false, stands, flips) f;
+    else
+      for k in 1..known loop
+        if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) and own_entry[i] then
+          select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, flips[k][2], flips[k][3] = 0, stands, flips) f;
         end if;
       end loop;
-    end loop;
-    before := agentundo._last_standing(without, gaps, first, n);
+    end if;
+  end loop;
+  if not stranger then
+    before := agentundo._last_standing(stands, gaps, first, n);
     if agentundo._said(pattern, before) = agentundo._said(pattern, -turn) then
       before := -turn;  -- the same, and it knows more columns
     end if;
@@ -4045,6 +4077,14 @@ $body$ select $sql$,
   log_state as (
     select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
 || agentundo._hops_sql('log_', 'xid, invocation') || $sql$,
+  unwritten as (   -- undos that took back whole changes without having to write the row, and undos of those
+    select l.id, v.id as undo, v.number
+    from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
+    where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)
+    union
+    select u.id, v.id, v.number
+    from unwritten u join agentundo._revert v on v.invocations @> array[u.undo]
+    where not exists (select from logged o where o.id = u.id and o.invocation = v.id and o.xid = v.xid)),
   entry as (
     select id, change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after,
       coalesce(to_all_before, 0) as to_all_before, coalesce(to_all_after, 0) as to_all_after, before, change as before_change, after, change as after_change
@@ -4056,10 +4096,8 @@ $body$ select $sql$,
     left join said a on a.id = l.id and a.tid = l.after and a.change = l.after_change
     union all
     select distinct id, change, 0, 0, 0, 0, null::tid, null::bigint, null::tid, null::bigint from logged where void
-    union all   -- undos that took back whole changes without having to write the row
-    select distinct l.id, v.number, -1, -1, -1, -1, null::tid, null::bigint, null::tid, null::bigint
-    from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
-    where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)),
+    union all
+    select id, number, -1, -1, -1, -1, null::tid, null::bigint, null::tid, null::bigint from unwritten),
   journal as materialized (
     select id, array_agg(array[at, says_before, says_after, to_all_before, to_all_after] order by at) as pattern,
       array_agg(before order by at) as befores, array_agg(before_change order by at) as before_changes,
@@ -4077,7 +4115,8 @@ $body$ select $sql$,
       j.after_changes[r.after] as written_by,  -- an undo of an undo leaves the very image that there was
       r.change, r.segments, r.nothing, r.stranger,
       case when not r.stranger and (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)]) then (
-        select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k])) from unnest(r.steps) k) end as steps,
+        select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k]))
+        from unnest(r.steps) k having bool_and(j.befores[k] is not null and j.afters[k] is not null)) end as steps,
       o.re_keyed, o.at
     from doubt d join journal j using (id) join replayed r using (pattern) join own_part o using (id)
     where r.concerned),
@@ -4684,17 +4723,15 @@ begin
       here := d[pair.here];
       there := d[pair.there];
       there.unit := null;
-      if here.action = 'none' and there.status <> 'done' then
-        here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes
+      if here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
+        here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
         d[pair.here] := here;
         d[pair.there] := there;
         continue;
       end if;
       there.before := here.before;
       there.before_change := here.before_change;
-      if there.status = 'done' and here.status = 'done' then
-        null;  -- taken back already
-      elsif here.status = 'conflict' then
+      if here.status = 'conflict' then
         there.status := 'conflict';
         there.reason := here.reason;
       elsif there.cur is null then
@@ -4734,17 +4771,20 @@ declare
   x agentundo._decision;
 begin
   for t in select * from agentundo._tracked g where g.id in (select y.tracked from unnest(d) y where y.detail ? 'steps') loop
-    select string_agg(format('case when %s and row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
-        concat_ws(' and ', 'true', b.known, a.known), b.value, a.value, b.name), ', ' order by b.attnum)
-      into changed
-      from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum;
-    changed := format($sql$array(
+    -- the columns in which the two images of any step differ; a join has not room for both images of the widest tables
+    select string_agg(format($sql$array(
           select distinct name
-          from jsonb_array_elements(%%s) s
+          from jsonb_array_elements(%%1$s) s
           cross join lateral (select * from %1$s h where h.ctid = (s ->> 0)::tid offset 0) b
           cross join lateral (select * from %1$s h where h.ctid = (s ->> 2)::tid offset 0) a
           cross join lateral unnest(array_remove(array[%2$s]::text[], null)) name
-          order by name)$sql$, t.history, replace(changed, '%', '%%'));
+          order by name)$sql$, t.history, replace(c.changed, '%', '%%')), ' || ')
+      into changed
+      from (
+        select string_agg(format('case when %s and row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
+            concat_ws(' and ', 'true', b.known, a.known), b.value, a.value, b.name), ', ' order by b.attnum) as changed
+        from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum
+        group by b.attnum / 400) c;
     for item in
       select * from agentundo._look(format('select y.place, %s, %s from unnest($1) y where y.tracked = %s and y.detail ? ''steps''',
           format(changed, 'y.detail -> ''steps'''), format(changed, 'jsonb_build_array(jsonb_build_array(y.before, y.before_change, y.after, y.after_change))'), t.id), null, d)
@@ -6806,8 +6846,9 @@ end
 $body$;
 
 -- The tables that this transaction has written since it was tagged and that are not tracked: what a
--- revert will not take back. The statistics count what a savepoint has rolled back, too; its locks are gone
--- with it. They are dear to ask for, so only for tables that are left.
+-- revert will not take back. The statistics also count what a savepoint has rolled back, and what earlier transactions
+-- of the session wrote and have not reported yet; the locks of either are gone. They are dear to ask for, so only
+-- for tables that are left.
 create or replace function agentundo._uncovered_tables() returns text[]
 language sql volatile security definer set search_path = pg_catalog, pg_temp as
 $body$
