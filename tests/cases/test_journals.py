@@ -235,6 +235,23 @@ def test_redo_puts_back_only_the_calls_own_columns(make: Make) -> None:
     assert table(db) == [(1, 1, 0, 5)]
 
 
+@CAPTURES
+@pytest.mark.parametrize("merge", [False, True], ids=["whole", "merge"])
+def test_the_value_of_a_call_that_is_undone_does_not_come_back(
+    make: Make, capture: str, merge: bool
+) -> None:
+    """The redo of b leaves what neither call had left: b's column beside those of nobody."""
+    db = make("1, 0, 0, 0", columns=WIDE, capture=capture)
+    write(db, "update t set v = 1, w = 1", tag="a")
+    write(db, "update t set v = 2", tag="b")
+    revert(db, "b")
+    revert(db, "a")
+    assert redo(db, "b", merge=merge).status == "reverted"
+    assert table(db) == [(1, 2, 0, 0)]
+    assert revert(db, "b", merge=merge).status == "reverted"
+    assert table(db) == [(1, 0, 0, 0)]
+
+
 # Rows that got other keys -----------------------------------------------------------------------
 
 
@@ -260,6 +277,22 @@ def test_rows_made_and_moved_are_not_doubled(
     for call in second:
         assert redo(db, call).status == "reverted"
     assert table(db) == [(key + 10, 5) for key in range(1, count + 1)]
+
+
+def test_a_row_moves_again_though_it_was_deleted_later(make: Make) -> None:
+    db = make()
+    write(db, "insert into t values (1, 5)", tag="made")
+    write(db, "update t set id = 11", tag="moved")
+    write(db, "delete from t", tag="deleted")
+    for call in ("made", "moved", "deleted"):
+        assert revert(db, call).status == "reverted"
+    assert table(db) == []
+    assert redo(db, "made").status == "reverted"
+    assert table(db) == [(1, 5)]
+    assert redo(db, "moved").status == "reverted"
+    assert table(db) == [(11, 5)]
+    assert redo(db, "deleted").status == "reverted"
+    assert table(db) == []
 
 
 def test_a_moved_row_that_was_deleted_later_comes_back_under_its_old_key(make: Make) -> None:
