@@ -3924,22 +3924,23 @@ $body$;
 --
 -- Images are answered as the number of an entry: its after or, negative, its before.
 create or replace function agentundo._replay(
-  pattern bigint[], own bigint[], tracked_id int,
+  pattern bigint[],
+  invocation text[],       -- whose each entry is,
+  undoes jsonb[],          -- of undos: what they take back,
+  mine boolean[],          -- and whether it is of the set
+  late bigint,             -- the last change before a column came
   out concerned boolean,   -- has the set a part in what the row is now?
   out before int,          -- the image that the row goes back to
   out after int,           -- the image that it is now, unless somebody has written since who was not captured
   out steps int[],         -- the set's own entries in its last turn
-  out change bigint,       -- the last change of the set
   out segments bigint,     -- in how many turns, between others' writes, the set wrote
   out nothing boolean,     -- do the two images say the same?
   out stranger boolean)    -- has somebody else written since, who stands? Then they are those of the set's own last turn
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql immutable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   n constant int := array_length(pattern, 1);
-  invocation text[];
-  undoes jsonb[];                                    -- of undos: what they take back
-  mine boolean[];
+  own constant boolean[] := mine;
   stands boolean[] := array_fill(false, array[n]);   -- for writes: not undone
   gaps boolean[] := array_fill(false, array[n]);
   flips int[] := array[]::int[];
@@ -3947,19 +3948,10 @@ declare
   first int;                                         -- the first entry that tells what the row was,
   last int;                                          -- and the last
   known int;                                         -- how many flips there are
-  own_entry boolean[];                               -- mine, without what redos have left
   turn int;                                          -- where the last turn of the set begins,
   ends int;                                          -- and ends
   others boolean := false;                           -- has somebody else written after the turn that is looked at?
 begin
-  select array_agg(coalesce(c.invocation, v.id, '') order by k), array_agg(to_jsonb(w.invocations) order by k),
-         array_agg(coalesce(c.change = any (own), exists (select from agentundo._change q where q.invocation = v.id and q.xid = v.xid and q.change = any (own))) order by k)
-    into invocation, undoes, mine
-    from generate_series(1, n) k
-    left join agentundo._change c on c.change = pattern[k][1] and c.tracked = tracked_id
-    left join agentundo._revert v on c.change is null and v.number = pattern[k][1]
-    left join agentundo._revert w on w.id = coalesce(c.invocation, v.id) and w.xid = coalesce(c.xid, v.xid);
-
   for i in 1..n loop
     if pattern[i][2] >= 0 then
       gaps[i] := coalesce(state <> pattern[i][4], false);
@@ -3979,8 +3971,6 @@ begin
   end loop;
 
   -- What of the set still counts: writes that stand, undos of which anything holds, and what redos have left of them.
-  change := (select max(c.change) from agentundo._change c join generate_series(1, n) k on c.change = pattern[k][1] where mine[k]);
-  own_entry := mine;
   for i in 1..n loop
     if undoes[i] is null then
       mine[i] := mine[i] and stands[i];
@@ -4007,7 +3997,6 @@ begin
     end if;
     others := others or gaps[i];
   end loop;
-  change := coalesce(change, (select max(c.change) from agentundo._change c where c.change = any (own) and c.tracked = tracked_id));
   stranger := exists (select from generate_series(ends + 1, n) k where stands[k] or gaps[k]);
   known := coalesce(array_length(flips, 1), 0);
   for i in reverse ends..turn loop
@@ -4016,7 +4005,7 @@ begin
       select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, i, false, stands, flips) f;
     else
       for k in 1..known loop
-        if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) and own_entry[i] then
+        if flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1) and own[i] then
           select f.stands, f.flips into stands, flips from agentundo._flip(n + 1, flips[k][2], flips[k][3] = 0, stands, flips) f;
         end if;
       end loop;
@@ -4030,7 +4019,7 @@ begin
     after := last;
     nothing := agentundo._said(pattern, before) = agentundo._said(pattern, after)
       and (case when before > 0 then pattern[before][3] else pattern[-before][2] end = pattern[after][3]
-        or least(pattern[abs(before)][1], pattern[after][1]) <= (select max(c.since_change) from agentundo._columns(tracked_id) c where c.live));
+        or least(pattern[abs(before)][1], pattern[after][1]) <= late);
   end if;
   steps := array(select k from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0 order by k);
   if stranger or nothing and segments = 1 then
@@ -4078,42 +4067,49 @@ $body$ select $sql$,
     select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
 || agentundo._hops_sql('log_', 'xid, invocation') || $sql$,
   unwritten as (   -- undos that took back whole changes without having to write the row, and undos of those
-    select l.id, v.id as undo, v.number
+    select l.id, v.id as undo, v.number, to_jsonb(v.invocations) as undoes, exists (select from change c where c.invocation = v.id) as own
     from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
     where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)
     union
-    select u.id, v.id, v.number
+    select u.id, v.id, v.number, to_jsonb(v.invocations), exists (select from change c where c.invocation = v.id)
     from unwritten u join agentundo._revert v on v.invocations @> array[u.undo]
     where not exists (select from logged o where o.id = u.id and o.invocation = v.id and o.xid = v.xid)),
   entry as (
     select id, change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after,
-      coalesce(to_all_before, 0) as to_all_before, coalesce(to_all_after, 0) as to_all_after, before, change as before_change, after, change as after_change
+      coalesce(to_all_before, 0) as to_all_before, coalesce(to_all_after, 0) as to_all_after, before, change as before_change, after, change as after_change,
+      null::text as undo, null::jsonb as undoes, null::boolean as own
     from one_step where simple
     union all
     select l.id, l.last_change, coalesce(l.says_before, 0), coalesce(l.says_after, 0), coalesce(b.says_to_all, 0), coalesce(a.says_to_all, 0),
-      l.before, l.before_change, l.after, l.after_change
+      l.before, l.before_change, l.after, l.after_change, null, null, null
     from log_hop l left join said b on b.id = l.id and b.tid = l.before and b.change = l.before_change
     left join said a on a.id = l.id and a.tid = l.after and a.change = l.after_change
     union all
-    select distinct id, change, 0, 0, 0, 0, null::tid, null::bigint, null::tid, null::bigint from logged where void
+    select distinct id, change, 0, 0, 0, 0, null::tid, null::bigint, null::tid, null::bigint, null, null::jsonb, null::boolean from logged where void
     union all
-    select id, number, -1, -1, -1, -1, null::tid, null::bigint, null::tid, null::bigint from unwritten),
+    select id, number, -1, -1, -1, -1, null, null, null, null, undo, undoes, own from unwritten),
+  author as materialized (
+    select c.change, coalesce(c.invocation, '') as invocation, c.change = any ($6) as own, to_jsonb(v.invocations) as undoes
+    from (select distinct change from logged) l join agentundo._change c using (change) left join agentundo._revert v on v.id = c.invocation and v.xid = c.xid),
   journal as materialized (
-    select id, array_agg(array[at, says_before, says_after, to_all_before, to_all_after] order by at) as pattern,
+    select id, array_agg(coalesce(e.undo, a.invocation) order by at) as invocations, array_agg(coalesce(e.undoes, a.undoes) order by at) as undoes,
+      array_agg(coalesce(e.own, a.own) order by at) as own, array_agg(array[at, says_before, says_after, to_all_before, to_all_after] order by at) as pattern,
       array_agg(before order by at) as befores, array_agg(before_change order by at) as before_changes,
       array_agg(after order by at) as afters, array_agg(after_change order by at) as after_changes
-    from entry group by id),
+    from entry e left join author a on a.change = e.at group by id),
   replayed as materialized (
-    select p.pattern, r.* from (select distinct pattern from journal) p cross join lateral agentundo._replay(p.pattern, $6, $9[4]::int) r),
+    select p.pattern, r.*
+    from (select distinct on (pattern) pattern, invocations, undoes, own from journal) p
+    cross join lateral agentundo._replay(p.pattern, p.invocations, p.undoes, p.own, {{late}}) r),
   own_part as (
-    select id, min(at) as at, bool_or(re_keyed) as re_keyed   -- did the set give the row another key?
-    from (select id, min(tid) as at, operation = 'U' and count(*) = 1 as re_keyed from logged where own group by id, change, operation) l group by id),
+    select id, max(change) as change, min(at) as at, bool_or(re_keyed) as re_keyed   -- did the set give the row another key?
+    from (select id, change, min(tid) as at, operation = 'U' and count(*) = 1 as re_keyed from logged where own group by id, change, operation) l group by id),
   cleared as (
     select d.*, case when r.before > 0 then j.afters[r.before] else j.befores[-r.before] end as before, j.afters[r.after] as after,
       case when r.before > 0 then j.after_changes[r.before] else j.before_changes[-r.before] end as before_change,
       j.after_changes[case when j.afters[r.after] = j.afters[r.steps[cardinality(r.steps)]] then r.steps[cardinality(r.steps)] else r.after end] as after_change,
       j.after_changes[r.after] as written_by,  -- an undo of an undo leaves the very image that there was
-      r.change, r.segments, r.nothing, r.stranger,
+      o.change, r.segments, r.nothing, r.stranger,
       case when not r.stranger and (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)]) then (
         select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k]))
         from unnest(r.steps) k having bool_and(j.befores[k] is not null and j.afters[k] is not null)) end as steps,
@@ -4199,6 +4195,7 @@ $body$
       'history', agentundo._history(t), 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
       'h_keys', replace(key.list, 'one.', 'h.'), 'image_keys', replace(key.list, 'one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'logged_image', agentundo._image_row(t.id, 'h', 'l.change'), 'logged_start', agentundo._image_row(t.id, 'h', 'l.change', up_to => begins),
+      'late', (select max(c.since_change) from agentundo._columns(t.id) c where c.live)::text,
       'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),
       'row', agentundo._table_row(t.id, 'r'), 'row_by_value', agentundo._table_row(t.id, 'r', true), 'rewritten', agentundo._rewritten_sql(t, 'ac'),
       'deleted_since', agentundo._deleted_since_sql(t), 'stranger', agentundo._stranger_sql('f')))
