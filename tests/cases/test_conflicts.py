@@ -509,3 +509,83 @@ def test_write_under_the_id_of_a_revert_is_no_part_of_it(deals: Connection) -> N
     with refused("UN001"):
         revert(deals, "agent")
     assert_same(before, snapshot(deals, "deals"))
+
+
+# Rows that got another key, of which others have taken some away since --------------------------
+
+
+_LINK = "a int, b int, primary key (a, b)"
+_VALUED = "a int, b int, v int, primary key (a, b)"
+_MOVES = {
+    "a link table": (_LINK, "b = 5"),
+    "and another column": (_VALUED, "b = 5, v = v + 10"),
+    "alike": (_VALUED, "b = 5"),
+}
+
+
+@pytest.fixture(params=_MOVES)
+def moved(request: pytest.FixtureRequest, db: Connection) -> Connection:
+    """An agent gives three rows that nobody can tell apart another key."""
+    columns, setting = _MOVES[request.param]
+    db.execute(f"create table m ({columns})".encode())
+    more = ", 1" if "v" in columns.split() else ""
+    for a in (1, 2, 4):
+        db.execute(f"insert into m values ({a}, 3{more})".encode())
+    db.execute("select agentundo.track('m')")
+    write(db, "agent", f"update m set {setting} where b = 3")
+    return db
+
+
+@pytest.mark.parametrize("capture", ["agent", "all"])
+@pytest.mark.parametrize(
+    ("gone", "left"),
+    [
+        ("delete from m where a = 1", []),
+        ("update m set b = 7 where a = 1", [(1, 7)]),
+    ],
+    ids=["deleted", "moved on"],
+)
+def test_a_moved_row_that_is_gone_does_not_come_back(
+    moved: Connection, capture: str, gone: str, left: list[tuple[int, int]]
+) -> None:
+    moved.execute("select agentundo.track('m', %s)", [capture])
+    moved.execute(gone.encode())
+    outcome = revert_as_planned(moved, ["public.m"], "agent")
+    assert isinstance(outcome, Refusal)
+    assert outcome.reasons == ["row_deleted"]
+    assert outcome.conflicts[0]["key"] == {"a": 1, "b": 5}
+    before = snapshot(moved, "m")
+    done = revert_as_planned(moved, ["public.m"], "agent", on_conflict="skip")
+    assert (done.status, done.counts) == (  # type: ignore[union-attr]
+        "partially_reverted",
+        (0, 0, 0, 6, 1),
+    )
+    assert_same(before, snapshot(moved, "m"))
+    # Which row it was nobody knows, so force brings back all that there were.
+    assert revert(moved, "agent", **FORCE).counts == (2, 3, 0, 0, 0)
+    assert rows(moved, "select a, b from m order by a, b") == sorted(
+        [(1, 3), (2, 3), (4, 3), *left]
+    )
+    assert redo(moved, "agent").status == "reverted"
+    assert_same(before, snapshot(moved, "m"))
+
+
+def test_a_moved_row_that_another_agent_deleted_comes_back_with_his_undo(
+    moved: Connection,
+) -> None:
+    before = snapshot(moved, "m")
+    write(moved, "other", "delete from m where a = 1")
+    with refused("UN001") as caught:
+        revert(moved, "agent")
+    assert caught.reasons == ["row_deleted"]
+    assert revert(moved, "other").counts == (0, 1, 0, 0, 0)
+    assert_same(before, snapshot(moved, "m"))
+    assert revert(moved, "agent").status == "reverted"
+    assert rows(moved, "select a, b from m order by a") == [(1, 3), (2, 3), (4, 3)]
+
+
+def test_cascade_past_a_moved_row_that_another_agent_deleted(moved: Connection) -> None:
+    write(moved, "other", "delete from m where a = 1")
+    done = revert(moved, "agent", on_conflict="cascade")
+    assert (done.status, done.invocations) == ("reverted", ["agent", "other"])
+    assert rows(moved, "select a, b from m order by a") == [(1, 3), (2, 3), (4, 3)]

@@ -271,6 +271,37 @@ def test_whole_rows_of_before_a_change_of_type_are_conflicts(
         assert_same(before, snapshot(db, "k"))
 
 
+@pytest.mark.parametrize(
+    "earlier", ["another table", "purged", "rolled back", "rolled back elsewhere", "nothing"]
+)
+@pytest.mark.parametrize("column", ["b", "id"])
+def test_type_widened_before_the_first_write(
+    t: Connection, followed: bool, earlier: str, column: str
+) -> None:
+    """Tracked first, then migrated, then written to, in a database that knows other changes."""
+    run(t, "create table o (id int primary key)", "select agentundo.track('o')")
+    if earlier == "another table":
+        write(t, "insert into o values (1)", invocation="earlier")
+    elif earlier == "purged":
+        write(t, "update t set a = a || '?' where id = 1", invocation="earlier")
+        run(t, "select agentundo.purge('0 seconds')", "update t set a = 'one' where id = 1")
+    elif earlier.startswith("rolled back"):
+        with t.transaction(force_rollback=True):
+            run(t, "select agentundo.tag('earlier')")
+            run(t, "insert into o values (1)" if "else" in earlier else "update t set b = 0")
+    run(t, f"alter table t alter {column} type bigint", "select agentundo.sync()")
+    before = snapshot(t, "t")
+    write(t, "delete from t where id = 1", invocation="deleted")
+    write(t, "update t set a = 'z' where id = 2", invocation="set")
+    (row,) = plan(t, "deleted")
+    assert (row.action, row.status, (row.before or {})["b"]) == ("insert", "ok", 10)
+    assert revert(t, "deleted").counts == (0, 1, 0, 0, 0)
+    (row,) = plan(t, "set")
+    assert (row.action, row.status, (row.before or {})["b"]) == ("update", "ok", 20)
+    assert revert(t, "set").counts == (0, 0, 1, 0, 0)
+    assert_same(before, snapshot(t, "t"))
+
+
 def test_dropped_and_recreated_under_the_same_name(t: Connection, followed: bool) -> None:
     """The new table is another one, even if it looks the same."""
     write(t, *AGENT)

@@ -100,6 +100,7 @@ def test_a_person_behind_a_redo_still_stops_cascade(db: Connection) -> None:
     assert redo(db, "agent").status == "reverted"
     assert_refused(undo(db, "cascade"), "row_changed", "amount")
 
+
 # Who stands in the way, and who only wrote to the same table ------------------------------------
 
 
