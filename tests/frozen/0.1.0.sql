@@ -3952,7 +3952,8 @@ declare
   first int;                                         -- the first entry that tells what the row was,
   last int;                                          -- and the last
   known int;                                         -- how many flips there are
-  turn int;                                          -- where the last turn of the set begins,
+  begins int;                                        -- the first entry of the set
+  turn int;                                          -- where its last turn begins,
   ends int;                                          -- and ends
   others boolean := false;                           -- has somebody else written after the turn that is looked at?
 begin
@@ -3974,16 +3975,19 @@ begin
     end if;
   end loop;
 
-  -- What of the set still counts: writes that stand, undos of which anything holds. What undos and redos of them have
-  -- left of their own belongs to it, and takes the place of what they did again.
+  -- What of the set still counts: writes that stand, undos of which anything holds. What redos of them have left of
+  -- their own belongs to it, in place of what they did again; what undos have, if they took back nothing that is
+  -- older than the set.
   known := coalesce(array_length(flips, 1), 0);
   for i in 1..n loop
     mine[i] := mine[i] and case when undoes[i] is null then stands[i]
       else exists (select from generate_series(1, known) k where flips[k][1] = i and stands[flips[k][2]] = (flips[k][3] = 1)) end;
     concerned := coalesce(concerned, false) or mine[i];
+    begins := case when mine[i] then coalesce(begins, i) else begins end;
   end loop;
   for i in 1..n loop
-    continue when not (kin[i] and stands[i] and undoes[i] is not null);
+    continue when not (kin[i] and stands[i] and undoes[i] is not null)
+      or exists (select from generate_series(1, known) k where flips[k][1] = i and flips[k][2] < begins and flips[k][3] = 0);
     mine[i] := true;
     for k in 1..known loop
       if flips[k][1] = i and flips[k][3] = 1 and flips[k][2] <> i then
@@ -4028,8 +4032,12 @@ begin
   end loop;
   if not stranger then
     before := agentundo._last_standing(stands, gaps, first, n);
-    if agentundo._said(pattern, before) = agentundo._said(pattern, -turn) then
-      before := -turn;  -- the same, and it knows more columns
+    -- The same, but it knows more columns; or there were undos by column, by which no image is the whole row, and of
+    -- the columns that the set has changed this tells what had been there.
+    if agentundo._said(pattern, before) = agentundo._said(pattern, -turn)
+      or agentundo._said(pattern, before) > 0 and agentundo._said(pattern, -turn) > 0
+        and exists (select from generate_series(1, known) k where flips[k][1] = flips[k][2]) then
+      before := -turn;
     end if;
     after := last;
     nothing := agentundo._said(pattern, before) = agentundo._said(pattern, after)
