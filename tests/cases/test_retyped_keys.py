@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import Connection
+from tests.conftest import Connect, Connection
 from tests.support.state import assert_same, snapshot
 from tests.support.there_and_back import run, write
 from tests.support.undo import plan, redo, refused, revert, rows, scalar
@@ -158,4 +158,39 @@ def test_a_key_whose_values_are_others_now_leaves_whole_rows(
     assert {row.reason for row in plan(db, "inv")} == {"schema_changed"}
     with refused("UN001"):
         revert(db, "inv")
+    assert_same(before, snapshot(db, "t"))
+
+
+def test_ddl_under_an_older_snapshot_than_the_first_captured_write(
+    db: Connection, connect: Connect
+) -> None:
+    """The first images are there, whatever the transaction of the DDL can see."""
+    _make(db, "int")
+    before = rows(db, "table t order by id")
+    other = connect()
+    run(other, "begin isolation level repeatable read", "select count(*) from t")
+    write(db, "delete from t where id = 1")
+    run(other, "alter table t alter v type bigint", "commit")
+    assert revert(db, "inv").counts == (0, 1, 0, 0, 0)
+    assert rows(db, "table t order by id") == before
+
+
+@pytest.mark.parametrize("schema", ["zone", "another", "milestone"])
+def test_the_type_of_the_key_lives_in_a_schema_of_any_name(db: Connection, schema: str) -> None:
+    run(
+        db,
+        f"create schema {schema}",
+        f"create extension citext schema {schema}",
+        f"create table t (id {schema}.citext primary key, v int)",
+        "insert into t values ('a', 1), ('b', 2)",
+        "select agentundo.track('t')",
+    )
+    before = snapshot(db, "t")
+    write(
+        db,
+        "update t set v = 5",
+        "update t set v = 6 where id = 'A'",
+        "delete from t where id = 'b'",
+    )
+    assert revert(db, "inv").counts == (0, 1, 1, 0, 0)
     assert_same(before, snapshot(db, "t"))

@@ -108,3 +108,18 @@ def test_a_cascade_takes_along_the_writer_for_whom_it_waited(
     writer.run("commit")
     assert set(running.result().invocations) == {"c", "h"}
     assert rows(db, "select * from r") == [(9, 9)]
+
+
+def test_an_undo_that_found_a_row_gone_says_nothing_of_an_insert_beside_it(
+    db: Connection, session: NewSession
+) -> None:
+    """The insert has an earlier number and was not seen: it is undone like any other."""
+    write(db, "f", "insert into r values (1, 0)")
+    write(db, "x", "delete from r where id = 1")
+    writer = session()
+    writer.run("begin", "set local agent.invocation = 'h'", "insert into r values (1, 8)")
+    assert revert(db, "f").counts == (0, 0, 0, 0, 0)
+    writer.run("commit")
+    write(db, "y", "update r set v = 9 where id = 1")
+    assert revert(db, ["h", "y"]).counts == (1, 0, 0, 0, 0)
+    assert absent(db)
