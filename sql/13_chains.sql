@@ -323,11 +323,15 @@ begin
   end loop;
   if not stranger then
     before := agentundo._last_standing(stands, gaps, first, n);
-    -- The same, but it knows more columns; or there were undos by column, by which no image is the whole row, and of
-    -- the columns that the set has changed this tells what had been there.
+    -- The same, but it knows more columns; or that image was made when others stood than do now, and is not the whole
+    -- row any more: of the columns that the set has changed this tells what had been there.
     if agentundo._said(pattern, before) = agentundo._said(pattern, -turn)
       or agentundo._said(pattern, before) > 0 and agentundo._said(pattern, -turn) > 0
-        and exists (select from generate_series(1, known) k where flips[k][1] = flips[k][2]) then
+        and exists (
+          select from generate_series(1, abs(before) - 1) e
+          where stands[e] is distinct from coalesce(
+            (select flips[k][3] = 1 from generate_series(1, known) k where flips[k][2] = e and flips[k][1] <= abs(before) order by k desc limit 1),
+            undoes[e] is null)) then
       before := -turn;
     end if;
     after := last;

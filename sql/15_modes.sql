@@ -181,7 +181,7 @@ begin
     with item as materialized (
       select d.*, %7$s
       from unnest($1) d join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
-      where %13$s and %8$L = 'all' and d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')),
+      where %13$s and d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')),
     pair as materialized (   -- what others, who stand, have written to it since
       select a.place, c.change, min(h.ctid) filter (where (h._image = 'O') <> c.inverted) as old, min(h.ctid) filter (where (h._image = 'N') <> c.inverted) as new
       from item a
@@ -221,8 +221,8 @@ end
 $body$;
 
 -- Which columns others changed, and with `merge` which of ours can go back beside them. Ours are the
--- columns that the set changed, theirs those in which the row differs from what the set left; with
--- capture = 'all' also every column that a captured later write changed, there and back again. A
+-- columns that the set changed, theirs those in which the row differs from what the set left, and every column
+-- that a captured later write changed, there and back again: with capture = 'all' that is everybody's. A
 -- delta column takes both: what the set added to it is subtracted.
 create or replace function agentundo._merge(d agentundo._decision[], changes bigint[], family bigint[], merge boolean) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as

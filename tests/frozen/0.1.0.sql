@@ -4032,11 +4032,15 @@ begin
   end loop;
   if not stranger then
     before := agentundo._last_standing(stands, gaps, first, n);
-    -- The same, but it knows more columns; or there were undos by column, by which no image is the whole row, and of
-    -- the columns that the set has changed this tells what had been there.
+    -- The same, but it knows more columns; or that image was made when others stood than do now, and is not the whole
+    -- row any more: of the columns that the set has changed this tells what had been there.
     if agentundo._said(pattern, before) = agentundo._said(pattern, -turn)
       or agentundo._said(pattern, before) > 0 and agentundo._said(pattern, -turn) > 0
-        and exists (select from generate_series(1, known) k where flips[k][1] = flips[k][2]) then
+        and exists (
+          select from generate_series(1, abs(before) - 1) e
+          where stands[e] is distinct from coalesce(
+            (select flips[k][3] = 1 from generate_series(1, known) k where flips[k][2] = e and flips[k][1] <= abs(before) order by k desc limit 1),
+            undoes[e] is null)) then
       before := -turn;
     end if;
     after := last;
@@ -4855,7 +4859,7 @@ begin
     with item as materialized (
       select d.*, %7$s
       from unnest($1) d join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
-      where %13$s and %8$L = 'all' and d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')),
+      where %13$s and d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')),
     pair as materialized (   -- what others, who stand, have written to it since
       select a.place, c.change, min(h.ctid) filter (where (h._image = 'O') <> c.inverted) as old, min(h.ctid) filter (where (h._image = 'N') <> c.inverted) as new
       from item a
@@ -4895,8 +4899,8 @@ end
 $body$;
 
 -- Which columns others changed, and with `merge` which of ours can go back beside them. Ours are the
--- columns that the set changed, theirs those in which the row differs from what the set left; with
--- capture = 'all' also every column that a captured later write changed, there and back again. A
+-- columns that the set changed, theirs those in which the row differs from what the set left, and every column
+-- that a captured later write changed, there and back again: with capture = 'all' that is everybody's. A
 -- delta column takes both: what the set added to it is subtracted.
 create or replace function agentundo._merge(d agentundo._decision[], changes bigint[], family bigint[], merge boolean) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
