@@ -4033,14 +4033,18 @@ begin
   if not stranger then
     before := agentundo._last_standing(stands, gaps, first, n);
     -- The same, but it knows more columns; or that image was made when others stood than do now, and is not the whole
-    -- row any more: of the columns that the set has changed this tells what had been there.
+    -- row any more: of the columns that the set has changed this tells what had been there. Not if it is of somebody
+    -- who wrote after what is to stand again.
     if agentundo._said(pattern, before) = agentundo._said(pattern, -turn)
       or agentundo._said(pattern, before) > 0 and agentundo._said(pattern, -turn) > 0
         and exists (
           select from generate_series(1, abs(before) - 1) e
-          where stands[e] is distinct from coalesce(
+          where pattern[e][4] <> pattern[e][5] and stands[e] is distinct from coalesce(
             (select flips[k][3] = 1 from generate_series(1, known) k where flips[k][2] = e and flips[k][1] <= abs(before) order by k desc limit 1),
-            undoes[e] is null)) then
+            undoes[e] is null))
+        and not coalesce((
+          select min(flips[k][2]) < abs(before) and not bool_or(flips[k][2] = before)
+          from generate_series(known + 1, array_length(flips, 1)) k where flips[k][3] = 1), false) then
       before := -turn;
     end if;
     after := last;
