@@ -123,7 +123,8 @@ def _attended(
 
 def heed_interrupts() -> None:
     """Undo what a shell does to jobs in its background: they, and all their children, ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGHUP):  # nohup and background jobs ignore them
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _read(terminal: int, patience: float) -> Iterator[str]:
