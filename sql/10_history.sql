@@ -391,6 +391,22 @@ begin
 end
 $body$;
 
+-- Whoever asks after one row has to see its key: or keys could be guessed.
+create or replace function agentundo._require_sight_of_key(t agentundo._tracked) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  hidden text;
+begin
+  perform agentundo._require_sight(t);
+  select min(s.name::text) into hidden from agentundo._shown(t.id, 'x', 'history') s where s.is_key and not s.readable;
+  if hidden is not null then
+    perform agentundo._fail('UN003', format('agentundo: %s may not read the key of %s', agentundo._caller(), t.name),
+      format('Grant SELECT on its column %I to %s.', hidden, agentundo._caller()), jsonb_build_object('relation', t.name));
+  end if;
+end
+$body$;
+
 -- A condition on the alias: this is the row with the key in the jsonb expression `param`. Keys are
 -- compared by the equality of their own type; where there is no key to compare, or only a cast of the
 -- user's could read it, by what is shown.
@@ -505,7 +521,7 @@ $body$
 declare
   t agentundo._tracked := agentundo._tracked_table(relation);
 begin
-  perform agentundo._may_read(), agentundo._require_sight(t), agentundo._check_key(t, key);
+  perform agentundo._may_read(), agentundo._require_sight_of_key(t), agentundo._check_key(t, key);
   return query execute format($sql$
     select c.change, case when c.change > agentundo._trusted_after() then agentundo._version(c.xmin::text) end, named.invocation,
       coalesce(i.run, named.run), coalesce(i.actor, named.actor), named.role::text,
@@ -542,7 +558,7 @@ declare
   t agentundo._tracked := agentundo._tracked_table(relation);
   writes text;
 begin
-  perform agentundo._require_sight(t), agentundo._check_key(t, key);
+  perform agentundo._require_sight_of_key(t), agentundo._check_key(t, key);
   select * into writes from agentundo._look(format('select string_agg(t.xmin::text, '' '' order by t.xmin::text) from %s t where %s',
     agentundo._from(t), agentundo._match_sql(t.id, 't', 'table', quote_literal(key::text) || '::jsonb'))) as found (writes text);
   return agentundo._version(writes);

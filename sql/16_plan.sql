@@ -603,7 +603,7 @@ declare
   t agentundo._tracked := agentundo._tracked_table(relation);
   w agentundo.writer_row;
 begin
-  perform agentundo._may_read(), agentundo._require_sight(t), agentundo._check_key(t, key);
+  perform agentundo._may_read(), agentundo._require_sight_of_key(t), agentundo._check_key(t, key);
   if invocations <> '{}' then
     perform agentundo._require_known(invocations, scope);
   end if;

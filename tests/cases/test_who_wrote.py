@@ -239,3 +239,27 @@ def test_an_application_is_not_told_who_writes_in_another_scope(
     undone = revert(deals, "secret-1")
     assert rows(app, told, "m") == [mine, unknown, unknown]
     assert undone.status == "reverted"
+
+
+def test_a_key_that_one_may_not_read_cannot_be_guessed(
+    deals: Connection, connect: Connect, make_role: MakeRole
+) -> None:
+    role = make_role(member_of="agentundo_app")
+    deals.execute(f"grant select (stage) on deals to {role}".encode())
+    write(deals, "k1", "update deals set stage = 'Won' where id = 1", scope="m")
+    app = connect(user=role)
+    for key in ('{"id": 1}', '{"id": 2}'):
+        for question in (
+            "agentundo.row_history('deals', %s, 'm')",
+            "agentundo.row_version('deals', %s)",
+            "agentundo.row_writer('deals', %s, '{stage}', '{k1}', 'm')",
+        ):
+            with refused("UN003") as caught:
+                app.execute(f"select * from {question}".encode(), [key])
+            assert (
+                caught.refusal.message == f"agentundo: {role} may not read the key of public.deals"
+            )
+            assert caught.refusal.hint == f"Grant SELECT on its column id to {role}."
+    deals.execute(f"grant select (id) on deals to {role}".encode())
+    told = "select columns, after from agentundo.row_history('deals', '{\"id\": 1}', 'm')"
+    assert rows(app, told) == [(["stage"], {"id": 1, "stage": "Won"})]
