@@ -117,20 +117,17 @@ declare
   x agentundo._decision;
 begin
   for t in select * from agentundo._tracked g where g.id in (select y.tracked from unnest(d) y where y.detail ? 'steps') loop
-    -- the columns in which the two images of any step differ; a join has not room for both images of the widest tables
-    select string_agg(format($sql$array(
+    -- the columns in which the two images of any step differ
+    select format($sql$array(
           select distinct name
           from jsonb_array_elements(%%1$s) s
-          cross join lateral (select * from %1$s h where h.ctid = (s ->> 0)::tid offset 0) b
-          cross join lateral (select * from %1$s h where h.ctid = (s ->> 2)::tid offset 0) a
-          cross join lateral unnest(array_remove(array[%2$s]::text[], null)) name
-          order by name)$sql$, t.history, replace(c.changed, '%', '%%')), ' || ')
+          cross join lateral unnest((
+            select array_remove(array[%2$s]::text[], null) from %1$s b, %1$s a where b.ctid = (s ->> 0)::tid and a.ctid = (s ->> 2)::tid)) name
+          order by name)$sql$, t.history, replace(string_agg(
+          format('case when %s and row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
+            concat_ws(' and ', 'true', b.known, a.known), b.value, a.value, b.name), ', ' order by b.attnum), '%', '%%'))
       into changed
-      from (
-        select string_agg(format('case when %s and row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
-            concat_ws(' and ', 'true', b.known, a.known), b.value, a.value, b.name), ', ' order by b.attnum) as changed
-        from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum
-        group by b.attnum / 400) c;
+      from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum;
     for item in
       select * from agentundo._look(format('select y.place, %s, %s from unnest($1) y where y.tracked = %s and y.detail ? ''steps''',
           format(changed, 'y.detail -> ''steps'''), format(changed, 'jsonb_build_array(jsonb_build_array(y.before, y.before_change, y.after, y.after_change))'), t.id), null, d)
@@ -152,7 +149,7 @@ $body$;
 
 -- What stands between the rows of one table that were changed since and their former selves, as far as columns
 -- tell: ours (the set changed them), theirs by value, theirs as captured, and the set's own differences in
--- delta columns.
+-- delta columns. Two images are compared in a query of their own: no join has room for more of the widest tables.
 create or replace function agentundo._differences(
   t agentundo._tracked, d agentundo._decision[], changes bigint[], family bigint[], merge boolean) returns agentundo._difference[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -191,16 +188,14 @@ begin
       group by a.place, c.change),
     captured as materialized (
       select p.place, array_agg(distinct y.name) as names
-      from pair p
-      left join lateral (select * from %4$s o where o.ctid = p.old offset 0) o on true
-      left join lateral (select * from %4$s n where n.ctid = p.new offset 0) n on true
-      -- made or deleted, or come from another key: all of it is theirs
-      cross join lateral unnest(case when p.old is null or p.new is null then array[%14$s]::text[] else array_remove(array[%3$s]::text[], null) end) y (name)
+      from pair p cross join lateral unnest(
+        case when p.old is null or p.new is null then array[%14$s]::text[]  -- made or deleted, or come from another key: all of it is theirs
+          else (select array_remove(array[%3$s]::text[], null) from %4$s o, %4$s n where o.ctid = p.old and n.ctid = p.new) end) y (name)
       group by p.place)
     select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
-      array_remove(array[%1$s]::text[], null),
-      array_remove(array[%2$s]::text[], null),
-      t.names,
+      (select array_remove(array[%1$s]::text[], null) from %4$s a left join %4$s b on b.ctid = d.before where a.ctid = d.after),
+      (select array_remove(array[%2$s]::text[], null) from %4$s a, %5$s r where a.ctid = d.after and r.ctid = d.cur and r.tableoid = d.part),
+      (select t.names from captured t where t.place = d.place),
       case when %13$s and %10$L <> '' then (
         select jsonb_build_object(%10$s)
         from agentundo._change c
@@ -210,7 +205,6 @@ begin
     join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
     left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
-    left join captured t on t.place = d.place
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
     ours, theirs, captured, agentundo._history(t), agentundo._from(t),
     agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),

@@ -17,7 +17,7 @@ from tests.support.there_and_back import (
     value,
     write,
 )
-from tests.support.undo import redo, refused, revert, rows
+from tests.support.undo import plan, redo, refused, revert, rows, write
 
 pytestmark = pytest.mark.core
 
@@ -248,6 +248,20 @@ def test_many_columns(db: Connection, columns: int) -> None:
     last = f"column_{columns - 1}"
     assert_undoable(db, ["wide"], f"update wide set {last} = -1, column_1 = null")
     assert_undoable(db, ["wide"], "delete from wide", invocation="b")
+
+    # Somebody writes another column, somebody the same: compared column by column.
+    write(db, "c", f"update wide set {last} = -2, column_1 = -2")
+    write(db, "d", "update wide set column_2 = -3; update wide set column_1 = -3 where id = 2")
+    states = [(r.key["id"], r.status, r.columns) for r in plan(db, "c", merge=True) if r.key]
+    assert sorted(states) == [(1, "merge", ["column_1", last]), (2, "conflict", ["column_1"])]
+    with refused("UN001"):
+        revert(db, "c")
+    done = revert(db, "c", on_conflict="skip", merge=True)
+    assert (done.status, done.rows_updated, done.conflicts) == ("partially_reverted", 1, 1)
+    seen = f"select id, column_1, column_2, {last} from wide order by id"
+    assert rows(db, seen) == [(1, 1, -3, columns - 1), (2, -3, -3, -2)]
+    assert revert(db, "d", merge=True).status == "reverted"
+    assert rows(db, seen) == [(1, 1, 2, columns - 1), (2, -2, None, -2)]
 
 
 def test_large_value_that_was_not_touched(db: Connection) -> None:
