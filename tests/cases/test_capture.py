@@ -17,7 +17,7 @@ from tests.support.there_and_back import (
     value,
     write,
 )
-from tests.support.undo import plan, redo, refused, revert, rows, write
+from tests.support.undo import plan, redo, refused, revert, rows
 
 pytestmark = pytest.mark.core
 
@@ -250,8 +250,13 @@ def test_many_columns(db: Connection, columns: int) -> None:
     assert_undoable(db, ["wide"], "delete from wide", invocation="b")
 
     # Somebody writes another column, somebody the same: compared column by column.
-    write(db, "c", f"update wide set {last} = -2, column_1 = -2")
-    write(db, "d", "update wide set column_2 = -3; update wide set column_1 = -3 where id = 2")
+    write(db, f"update wide set {last} = -2, column_1 = -2", invocation="c")
+    write(
+        db,
+        "update wide set column_2 = -3",
+        "update wide set column_1 = -3 where id = 2",
+        invocation="d",
+    )
     states = [(r.key["id"], r.status, r.columns) for r in plan(db, "c", merge=True) if r.key]
     assert sorted(states) == [(1, "merge", ["column_1", last]), (2, "conflict", ["column_1"])]
     with refused("UN001"):
