@@ -46,6 +46,7 @@ create table agentundo._tracked (
   capture      text not null check (capture in ('agent', 'all')),
   history      regclass not null,
   key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
+  key_since    bigint not null default 0,         -- changes up to this number were made under another key, or none
   active       boolean not null default true,     -- false: untracked, history kept
   since        timestamptz not null default now()
 );

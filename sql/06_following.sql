@@ -173,6 +173,7 @@ begin
   update agentundo._tracked set
     name = agentundo._name(t.relation),
     key_columns = coalesce(key.columns, '{}'),
+    key_since = case when key_columns <> '{}' and key_columns <@ coalesce(key.columns, '{}') then key_since else now_at end,
     kind = case
       when (select relkind from pg_class where oid = t.relation) = 'p' then 'partitioned'
       when exists (select from pg_inherits where inhparent = t.relation or inhrelid = t.relation) then 'inherited'

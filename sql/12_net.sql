@@ -235,6 +235,14 @@ $body$
   from agentundo._change c where c.tracked = t.id and c.change = any (changes)
 $body$;
 
+-- Up to which change several rows may have had what is one key today: another key held then, or none.
+create or replace function agentundo._key_since(t agentundo._tracked) returns bigint
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case when t.key_columns <@ coalesce(b.columns, '{}') then t.key_since else 9223372036854775807 end
+  from agentundo._best_key(t.relation) b
+$body$;
+
 -- Is all that the set did to this table one change, beside which nobody else wrote in its transaction? Nearly
 -- always. Then each key has one image before, one after, and the version of the row is that of the change.
 create or replace function agentundo._is_straight(t agentundo._tracked, changes bigint[]) returns boolean
@@ -244,6 +252,7 @@ $body$
     and not exists (
       select from agentundo._change f
       where f.tracked = t.id and f.xid = any (array_agg(s.xid)) and f.change <> all (changes))
+    and min(s.change) > agentundo._key_since(t)
     -- a key that is checked at COMMIT only can stand twice in one change
     and coalesce((select i.indimmediate from agentundo._key(t.id) k, agentundo._best_key(t.relation) b join pg_index i on i.indexrelid = b.index limit 1), false)
     and not exists (select from agentundo._erased e where e.tracked = t.id)
@@ -287,15 +296,16 @@ $body$
   select $9[4]::int, change, part, cur, before, after,
     case when before is not null then before_change end, case when after is not null then after_change end,
     case when overtaken or nothing or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
-    case when %1$s then 'conflict'
+    case when torn or %1$s then 'conflict'
       when segments > 1 and (first_status = 'ok' or nothing) then 'conflict' else first_status end,
-    case when %1$s then 'schema_changed'
+    case when torn or %1$s then 'schema_changed'
       when segments > 1 and (first_status = 'ok' or nothing) then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
     null::text[], null::jsonb,
     case when moved then 'moved' end,
     nullif(coalesce(case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end, '{}')
-      || case when steps is null then '{}' else jsonb_build_object('steps', steps) end, '{}')
+      || case when steps is null then '{}' else jsonb_build_object('steps', steps) end
+      || case when torn then '{"hint": "Several rows had this key then: another key held, or none."}'::jsonb else '{}' end, '{}')
   from (
     select *,
       case when overtaken then 'done'
@@ -350,7 +360,7 @@ begin
     full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
 {{deleted_since}}  compared as (
     select c.change, c.change as before_change, c.change as after_change, n.before, n.after, r.tableoid as part, r.ctid as cur,
-      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken, false as nothing
+      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken, false as nothing, false as torn
     from change c
     cross join net n
     left join {{lookup}} r on {{in_table}}

@@ -52,6 +52,18 @@ $body$ select agentundo._fill($sql$,
     from {{p}}linked l join {{p}}whole w using (id, {{unit}}) where l.starts > 1 group by id, w.change)$sql$,
   jsonb_build_object('p', prefix, 'unit', unit)) $body$;
 
+-- Rows of which a change has written several at once, in the CTE {{p}}state: what is one key today was none then.
+create or replace function agentundo._torn_sql(prefix text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select agentundo._fill($sql$,
+  {{p}}torn as materialized (
+    select distinct id
+    from (
+      select id, change, count(*) filter (where old) - count(*) filter (where not old) as surplus
+      from {{p}}state where change <= {{key_since}} group by id, change, says) images
+    group by id, change having sum(surplus) filter (where surplus > 0) > 1 or sum(surplus) filter (where surplus < 0) < -1)$sql$,
+  jsonb_build_object('p', prefix)) $body$;
+
 -- The set by itself. `net` is one row for each key on which its changes do not cancel out.
 create or replace function agentundo._chains_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
@@ -68,7 +80,7 @@ $body$ select $sql$,
     select c.id, i.change, i.xid, i.old, i.tid,
       dense_rank() over (partition by c.id order by {{image}} using operator(pg_catalog.*<)) as says
     from chain c join image i on {{same_chain}} join {{history}} h on h.ctid = i.tid)$sql$
-|| agentundo._hops_sql('', 'xid') || $sql$,
+|| agentundo._hops_sql('', 'xid') || agentundo._torn_sql('') || $sql$,
   intruder as materialized (   -- captured changes by others between two of ours
     select c.id, f.change
     from agentundo._change f
@@ -94,17 +106,18 @@ $body$ select $sql$,
     from segment s where segment = last_segment group by s.id),
   net as (
     select {{keys}}, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments,
-      null::bigint[] as versions, false as nothing, null::tid as at
+      null::bigint[] as versions, false as nothing, null::tid as at, false as torn
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
     select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, v.versions,
-      s.says_before is not distinct from s.says_after, (select min(st.tid) from state st where s.segments > 1 and st.id = s.id)
+      s.says_before is not distinct from s.says_after, (select min(st.tid) from state st where s.segments > 1 and st.id = s.id),
+      s.id in (select id from torn)
     from solved s
     join chain i using (id)
     left join (
       select st.id, st.says, array_agg(distinct x.version) as versions
       from state st join change x using (change) where not st.old group by st.id, st.says) v on v.id = s.id and v.says = s.says_after
-    where s.says_before is distinct from s.says_after or s.segments > 1)$sql$ $body$;
+    where s.says_before is distinct from s.says_after or s.segments > 1 or s.id in (select id from torn))$sql$ $body$;
 
 -- Where the journals of a table have to begin that an undo of these changes needs: null, if nobody else has undone
 -- anything since, and the set is of writes or of one undo. Else with the first change that any of those undos is
@@ -387,7 +400,7 @@ $body$ select $sql$,
     from said group by id, xid, invocation),
   log_state as (
     select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
-|| agentundo._hops_sql('log_', 'xid, invocation') || $sql$,
+|| agentundo._hops_sql('log_', 'xid, invocation') || agentundo._torn_sql('log_') || $sql$,
   unwritten as (   -- undos that took back whole changes without having to write the row, and undos of those
     select l.id, v.id as undo, v.number, to_jsonb(v.invocations) as undoes, exists (select from change c where c.invocation = v.id) as own
     from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
@@ -435,17 +448,17 @@ $body$ select $sql$,
       case when not r.stranger and (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)]) then (
         select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k]))
         from unnest(r.steps) k having bool_and(j.befores[k] is not null and j.afters[k] is not null)) end as steps,
-      o.re_keyed, o.at
+      o.re_keyed, o.at, d.id in (select id from log_torn) as torn
     from doubt d join journal j using (id) join replayed r using (pattern) join own_part o using (id)
-    where r.concerned),
+    where r.concerned or d.id in (select id from log_torn)),
   aimed as (
-    select {{keys}}, before, after, before_change, after_change, after_change as written_by, change, segments, versions, nothing, at, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
+    select {{keys}}, before, after, before_change, after_change, after_change as written_by, change, segments, versions, nothing, at, null::jsonb as steps, torn, false as in_doubt, false as stranger, false as overtaken,
       before is null and after is not null and before_change in (select change from change where operation = 'U')
         or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
     from net where not exists (select from doubt where {{doubt_net}})
     union all
     select {{keys}}, before, after, before_change, after_change, written_by, change, segments, null, coalesce(nothing, false), at,
-      case when before is not null and after is not null then steps end, true, stranger, not stranger and nothing and segments = 1,
+      case when before is not null and after is not null then steps end, torn, true, coalesce(stranger, false), not stranger and nothing and segments = 1,
       re_keyed and (before is null) <> (after is null)
     from cleared),
   known as (
@@ -517,7 +530,7 @@ $body$
       'history', agentundo._history(t), 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
       'h_keys', replace(key.list, 'agentundo_one.', 'h.'), 'image_keys', replace(key.list, 'agentundo_one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'logged_image', agentundo._image_row(t.id, 'h', 'l.change'), 'logged_start', agentundo._image_row(t.id, 'h', 'l.change', up_to => begins),
-      'late', (select max(c.since_change) from agentundo._columns(t.id) c where c.live)::text,
+      'key_since', agentundo._key_since(t)::text, 'late', (select max(c.since_change) from agentundo._columns(t.id) c where c.live)::text,
       'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),
       'row', agentundo._table_row(t.id, 'r'), 'row_by_value', agentundo._table_row(t.id, 'r', true), 'rewritten', agentundo._rewritten_sql(t, 'ac'),
       'deleted_since', agentundo._deleted_since_sql(t), 'stranger', agentundo._stranger_sql('f')))
