@@ -391,6 +391,16 @@ begin
 end
 $body$;
 
+-- May the caller see all values of these tables? What a function of theirs complains of is told to nobody else.
+create or replace function agentundo._reads_all(tables int[]) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select not exists (
+      select from agentundo._tracked t
+      where t.id = any (tables) and t.relation is not null and agentundo._rls_binds(t.relation, agentundo._caller()))
+    and not exists (select from unnest(tables) u (id) cross join lateral agentundo._shown(u.id, 'x', 'history') s where not s.readable)
+$body$;
+
 -- Whoever asks after one row has to see its key: or keys could be guessed.
 create or replace function agentundo._require_sight_of_key(t agentundo._tracked) returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as

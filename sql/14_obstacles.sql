@@ -147,7 +147,9 @@ exception
     return;  -- a function of the user's cannot be run here: the revert itself will tell
   when data_exception or raise_exception then
     if half = 0 then
-      return query select restored[1].place, 'constraint', left(sqlerrm, 200), t.relation::text, null::bigint, null::int;
+      -- what the function says of the row may be a value
+      return query select restored[1].place, 'constraint', case when agentundo._reads_all(array[t.id]) then left(sqlerrm, 200) else 'SQLSTATE ' || sqlstate end,
+        t.relation::text, null::bigint, null::int;
     else
       return query select * from agentundo._broken(t, statement, restored[:half]);
       return query select * from agentundo._broken(t, statement, restored[half + 1:]);

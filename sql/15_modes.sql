@@ -428,10 +428,13 @@ declare
   x agentundo._decision;
 begin
   if hidden <> '{}' then
-    for x in select y.* from unnest(d) y where y.status <> 'done' and y.tracked = any (hidden) loop
-      x.status := 'conflict';
-      x.reason := 'not_visible';
+    for x in select y.* from unnest(d) y where y.tracked = any (hidden) loop
+      if x.status <> 'done' then
+        x.status := 'conflict';
+        x.reason := 'not_visible';
+      end if;
       x.columns := null;
+      x.delta := null;
       x.detail := null;
       d[x.place] := x;
     end loop;

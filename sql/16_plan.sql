@@ -460,6 +460,11 @@ begin
       sources := sources || format($sql$
         select x.place, null::jsonb as key, null::jsonb as before, null::jsonb as after, null::jsonb as current
         from unnest($1) x where x.tracked = %s$sql$, t.id);
+    elsif agentundo._rls_binds(t.relation, agentundo._caller()) then
+      -- neither values nor keys: whoever may not see the row may not see that it is there
+      sources := sources || format($sql$
+        select x.place, '{}'::jsonb as key, null::jsonb as before, null::jsonb as after, null::jsonb as current
+        from unnest($1) x where x.tracked = %s$sql$, t.id);
     else
       sources := sources || format($sql$
         select x.place,
@@ -486,8 +491,7 @@ begin
       select * from agentundo._look(array_to_string(sources, ' union all '), null, d) as s (place int, key jsonb, before jsonb, after jsonb, current jsonb))
     select coalesce(i.step, c.step), c.invocation, coalesce(t.relation::text, t.name), s.key,
       case when x.status in ('done', 'conflict') and x.action = 'none' then 'none' else x.action end, x.status, x.reason, x.columns,
-      case when x.reason = 'not_visible' then null else s.before end, case when x.reason = 'not_visible' then null else s.after end,
-      case when x.reason = 'not_visible' then null else s.current end,
+      s.before, s.after, s.current,
       nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' - 'own' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', (
         select jsonb_object_agg(k, v) from jsonb_each(x.delta) e (k, v) where t.relation is not null and (has_column_privilege(agentundo._caller(), t.relation::oid, k, 'select') or agentundo._owner())), 'unit', x.unit)), '{}')
     from unnest(d) x

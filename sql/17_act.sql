@@ -493,6 +493,21 @@ create or replace function agentundo._short_wait() returns text
 language sql stable set search_path = pg_catalog, pg_temp as
 $body$ select (extract(epoch from current_setting('deadlock_timeout')::interval) * 125)::int || 'ms' $body$;
 
+-- What is to be captured while it is put back needs the triggers of a table that is tracked.
+create or replace function agentundo._require_tracked(tally jsonb) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  name text := (select t.name from agentundo._tracked t where t.id in (select k::int from jsonb_object_keys(tally) k) and not t.active order by t.id limit 1);
+begin
+  if name is not null then
+    perform agentundo._fail('UN004', format('agentundo: %s is not tracked any more', name),
+      format('Call agentundo.track(%L) first: only then is captured what triggers and defaults add to the rows that go back.', name),
+      jsonb_build_object('relation', name));
+  end if;
+end
+$body$;
+
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
   ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[])
@@ -544,6 +559,9 @@ begin
       cross join lateral agentundo._columns(x.id) c
       join pg_attrdef f on f.adrelid = x.relation and f.adnum = c.attnum
       where c.live and c.since_change > 0);
+  if captured then
+    perform agentundo._require_tracked(tally);
+  end if;
   perform agentundo._record_void(d, revert_id);
   if not captured then
     perform agentundo._record_changes(d, revert_id);

@@ -290,7 +290,9 @@ begin
           raise;
         end if;
         -- code of the user's that runs with our rights while rows are written: a constraint's, a trigger's
-        raise exception using errcode = 'UN001', message = format('agentundo: the rows cannot be put back: %s', complaint),
+        raise exception using errcode = 'UN001', message = format('agentundo: the rows cannot be put back: %s',
+            case when agentundo._reads_all(array(select distinct c.tracked from agentundo._change c where c.change = any (task.changes))) then complaint
+              else 'a function of these tables failed with SQLSTATE ' || sqlstate end),
           detail = jsonb_build_object('total', 1, 'conflicts', jsonb_build_array(jsonb_build_object('reason', 'constraint')))::text,
           hint = format('A function in a constraint or a trigger of these tables failed. It runs as %s here: grant that role what the function needs.', agentundo._worker());
       when object_in_use then

@@ -21,7 +21,7 @@ from tests.support.there_and_back import (
     value,
     write,
 )
-from tests.support.undo import plan, redo, refused, revert, rows
+from tests.support.undo import FORCE, plan, redo, refused, revert, rows
 
 pytestmark = pytest.mark.core
 
@@ -592,3 +592,89 @@ def test_alter_within_the_tagged_transaction(t: Connection, followed: bool) -> N
     after = snapshot(t, "t")
     assert _columns(before, "t", *names) == _columns(after, "t", *names)
     assert {row[0] for row in _columns(after, "t", "d")} == {"NULL"}
+
+
+# Keys that came later ---------------------------------------------------------------------------
+
+
+def _twins(db: Connection, key: str) -> None:
+    """Make rows that are two of each, but not by `key`."""
+    primary = f", primary key ({key})" if key else ""
+    run(
+        db,
+        f"create table k (id int, twin int not null, v int{primary})",
+        "insert into k values (1, 7, 1), (2, 7, 2), (3, 8, 3)",
+        "select agentundo.track('k')",
+    )
+
+
+@pytest.mark.parametrize("key", ["", "id", "id, twin"], ids=["no key", "another", "longer"])
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["update k set v = v + 10"],
+        ["update k set v = v + 10", "update k set v = v + 10"],
+        ["delete from k"],
+        ["insert into k select id + 10, twin + 10, v from k"],
+    ],
+    ids=["set", "set twice", "deleted", "made"],
+)
+def test_rows_that_had_one_key_together_are_conflicts(
+    db: Connection, followed: bool, key: str, statements: list[str]
+) -> None:
+    """What is the key today was none then: nobody can tell which row became which."""
+    _twins(db, key)
+    write(db, *statements)
+    run(
+        db,
+        "delete from k where v in (1, 11, 21) or id > 10 and v = 1",
+        "alter table k drop constraint if exists k_pkey, add primary key (twin)",
+        "select agentundo.sync()",
+    )
+    before = snapshot(db, "k")
+    torn = [row for row in plan(db, "inv") if row.reason == "schema_changed"]
+    assert torn, "nobody can tell"
+    for row in torn:
+        hint = "Several rows had this key then: another key held, or none."
+        assert (row.key, row.status, (row.detail or {})["hint"]) in [
+            ({"twin": 7}, "conflict", hint),
+            ({"twin": 17}, "conflict", hint),
+        ]
+    for arguments in ({}, FORCE, {"on_conflict": "cascade"}):
+        with refused("UN001") as caught:
+            revert(db, "inv", **arguments)
+        assert set(caught.reasons) == {"schema_changed"}
+        assert_same(before, snapshot(db, "k"))
+    assert revert(db, "inv", on_conflict="skip").status == "partially_reverted"
+    others = {
+        "update k": [(2, 7, 2 + 10 * len(statements)), (3, 8, 3)],
+        "delete f": [(3, 8, 3)],
+        "insert i": [(2, 7, 2), (3, 8, 3), (12, 17, 2)],
+    }[statements[0][:8]]
+    assert rows(db, "select * from k order by id") == others
+
+
+def test_a_key_is_as_good_as_one_that_it_contains(db: Connection, followed: bool) -> None:
+    _twins(db, "id")
+    before = snapshot(db, "k")
+    write(db, "update k set v = v + 10", "delete from k where id = 2")
+    run(
+        db,
+        "alter table k drop constraint k_pkey, add primary key (twin, id)",
+        "select agentundo.sync()",
+    )
+    assert {row.status for row in plan(db, "inv")} == {"ok"}
+    assert revert(db, "inv").status == "reverted"
+    assert_same(before, snapshot(db, "k"))
+
+
+def test_what_is_written_under_a_key_that_came_later(db: Connection, followed: bool) -> None:
+    """Only what is older than the key is doubtful."""
+    _twins(db, "")
+    write(db, "update k set v = v + 10", invocation="old")
+    run(db, "delete from k where id = 1", "alter table k add primary key (twin)")
+    run(db, "select agentundo.sync()")
+    before = snapshot(db, "k")
+    write(db, "update k set v = v + 10", "update k set v = v + 10", invocation="new")
+    assert revert(db, "new").status == "reverted"
+    assert_same(before, snapshot(db, "k"))

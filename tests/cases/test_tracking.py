@@ -20,7 +20,7 @@ from tests.support.there_and_back import (
     value,
     write,
 )
-from tests.support.undo import plan, refused, revert, rows
+from tests.support.undo import plan, redo, refused, revert, rows
 
 pytestmark = pytest.mark.core
 
@@ -344,6 +344,37 @@ def test_untracked_table_can_still_be_reverted(db: Connection) -> None:
     write(db, "update t set v = v + 1", "delete from t where id = 2")
     run(db, "select agentundo.untrack('t')")
     assert revert(db, "inv").counts == (0, 1, 1, 0, 0)
+    assert_same(before, snapshot(db, "t"))
+
+
+@pytest.mark.parametrize("why", ["default", "trigger"])
+def test_what_has_to_be_captured_while_it_goes_back_needs_its_triggers(
+    db: Connection, why: str
+) -> None:
+    run(
+        db,
+        "create table t (id int primary key, v int)",
+        "insert into t values (1, 1), (2, 2)",
+        "create function nothing() returns trigger language plpgsql as"
+        " $$ begin return null; end $$",
+        "create trigger fires after update or delete on t for each row execute function nothing()",
+        "select agentundo.track('t')",
+    )
+    write(db, "delete from t where id = 2", "update t set v = 9")
+    if why == "default":
+        run(db, "alter table t add z int default 5")
+    else:
+        run(db, "select agentundo.set_trigger('t', 'fires', 'fire')")
+    run(db, "select agentundo.untrack('t')")
+    before = snapshot(db, "t")
+    with refused("UN004") as caught:
+        revert(db, "inv")
+    assert caught.refusal.message == "agentundo: public.t is not tracked any more"
+    assert "Call agentundo.track('public.t') first" in caught.refusal.hint
+    assert_same(before, snapshot(db, "t"))
+    run(db, "select agentundo.track('t')")
+    assert revert(db, "inv").counts == (0, 1, 1, 0, 0)
+    assert redo(db, "inv").counts == (1, 0, 1, 0, 0)
     assert_same(before, snapshot(db, "t"))
 
 

@@ -214,6 +214,7 @@ create table agentundo._tracked (
   capture      text not null check (capture in ('agent', 'all')),
   history      regclass not null,
   key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
+  key_since    bigint not null default 0,         -- changes up to this number were made under another key, or none
   active       boolean not null default true,     -- false: untracked, history kept
   since        timestamptz not null default now()
 );
@@ -1320,6 +1321,7 @@ begin
   update agentundo._tracked set
     name = agentundo._name(t.relation),
     key_columns = coalesce(key.columns, '{}'),
+    key_since = case when key_columns <> '{}' and key_columns <@ coalesce(key.columns, '{}') then key_since else now_at end,
     kind = case
       when (select relkind from pg_class where oid = t.relation) = 'p' then 'partitioned'
       when exists (select from pg_inherits where inhparent = t.relation or inhrelid = t.relation) then 'inherited'
@@ -2783,6 +2785,16 @@ begin
 end
 $body$;
 
+-- May the caller see all values of these tables? What a function of theirs complains of is told to nobody else.
+create or replace function agentundo._reads_all(tables int[]) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select not exists (
+      select from agentundo._tracked t
+      where t.id = any (tables) and t.relation is not null and agentundo._rls_binds(t.relation, agentundo._caller()))
+    and not exists (select from unnest(tables) u (id) cross join lateral agentundo._shown(u.id, 'x', 'history') s where not s.readable)
+$body$;
+
 -- Whoever asks after one row has to see its key: or keys could be guessed.
 create or replace function agentundo._require_sight_of_key(t agentundo._tracked) returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -3577,6 +3589,14 @@ $body$
   from agentundo._change c where c.tracked = t.id and c.change = any (changes)
 $body$;
 
+-- Up to which change several rows may have had what is one key today: another key held then, or none.
+create or replace function agentundo._key_since(t agentundo._tracked) returns bigint
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select case when t.key_columns <@ coalesce(b.columns, '{}') then t.key_since else 9223372036854775807 end
+  from agentundo._best_key(t.relation) b
+$body$;
+
 -- Is all that the set did to this table one change, beside which nobody else wrote in its transaction? Nearly
 -- always. Then each key has one image before, one after, and the version of the row is that of the change.
 create or replace function agentundo._is_straight(t agentundo._tracked, changes bigint[]) returns boolean
@@ -3586,6 +3606,7 @@ $body$
     and not exists (
       select from agentundo._change f
       where f.tracked = t.id and f.xid = any (array_agg(s.xid)) and f.change <> all (changes))
+    and min(s.change) > agentundo._key_since(t)
     -- a key that is checked at COMMIT only can stand twice in one change
     and coalesce((select i.indimmediate from agentundo._key(t.id) k, agentundo._best_key(t.relation) b join pg_index i on i.indexrelid = b.index limit 1), false)
     and not exists (select from agentundo._erased e where e.tracked = t.id)
@@ -3629,15 +3650,16 @@ $body$
   select $9[4]::int, change, part, cur, before, after,
     case when before is not null then before_change end, case when after is not null then after_change end,
     case when overtaken or nothing or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
-    case when %1$s then 'conflict'
+    case when torn or %1$s then 'conflict'
       when segments > 1 and (first_status = 'ok' or nothing) then 'conflict' else first_status end,
-    case when %1$s then 'schema_changed'
+    case when torn or %1$s then 'schema_changed'
       when segments > 1 and (first_status = 'ok' or nothing) then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
     null::text[], null::jsonb,
     case when moved then 'moved' end,
     nullif(coalesce(case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end, '{}')
-      || case when steps is null then '{}' else jsonb_build_object('steps', steps) end, '{}')
+      || case when steps is null then '{}' else jsonb_build_object('steps', steps) end
+      || case when torn then '{"hint": "Several rows had this key then: another key held, or none."}'::jsonb else '{}' end, '{}')
   from (
     select *,
       case when overtaken then 'done'
@@ -3692,7 +3714,7 @@ begin
     full join (select h.ctid as tid, {{h_keys}} from {{history}} h where h._change = {{source}} and h._image = '{{new}}' and {{has_new}}) n on {{same_key}}),
 {{deleted_since}}  compared as (
     select c.change, c.change as before_change, c.change as after_change, n.before, n.after, r.tableoid as part, r.ctid as cur,
-      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken, false as nothing
+      r.xmin::text::bigint as version, c.version as own_version, v.by_value, a.matches, {{gone_since}} as gone_since, false as overtaken, false as nothing, false as torn
     from change c
     cross join net n
     left join {{lookup}} r on {{in_table}}
@@ -3777,6 +3799,18 @@ $body$ select agentundo._fill($sql$,
     from {{p}}linked l join {{p}}whole w using (id, {{unit}}) where l.starts > 1 group by id, w.change)$sql$,
   jsonb_build_object('p', prefix, 'unit', unit)) $body$;
 
+-- Rows of which a change has written several at once, in the CTE {{p}}state: what is one key today was none then.
+create or replace function agentundo._torn_sql(prefix text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select agentundo._fill($sql$,
+  {{p}}torn as materialized (
+    select distinct id
+    from (
+      select id, change, count(*) filter (where old) - count(*) filter (where not old) as surplus
+      from {{p}}state where change <= {{key_since}} group by id, change, says) images
+    group by id, change having sum(surplus) filter (where surplus > 0) > 1 or sum(surplus) filter (where surplus < 0) < -1)$sql$,
+  jsonb_build_object('p', prefix)) $body$;
+
 -- The set by itself. `net` is one row for each key on which its changes do not cancel out.
 create or replace function agentundo._chains_sql() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
@@ -3793,7 +3827,7 @@ $body$ select $sql$,
     select c.id, i.change, i.xid, i.old, i.tid,
       dense_rank() over (partition by c.id order by {{image}} using operator(pg_catalog.*<)) as says
     from chain c join image i on {{same_chain}} join {{history}} h on h.ctid = i.tid)$sql$
-|| agentundo._hops_sql('', 'xid') || $sql$,
+|| agentundo._hops_sql('', 'xid') || agentundo._torn_sql('') || $sql$,
   intruder as materialized (   -- captured changes by others between two of ours
     select c.id, f.change
     from agentundo._change f
@@ -3819,17 +3853,18 @@ $body$ select $sql$,
     from segment s where segment = last_segment group by s.id),
   net as (
     select {{keys}}, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments,
-      null::bigint[] as versions, false as nothing, null::tid as at
+      null::bigint[] as versions, false as nothing, null::tid as at, false as torn
     from touched where not (olds > 1 or news > 1 or first_change <> last_change)
     union all
     select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, v.versions,
-      s.says_before is not distinct from s.says_after, (select min(st.tid) from state st where s.segments > 1 and st.id = s.id)
+      s.says_before is not distinct from s.says_after, (select min(st.tid) from state st where s.segments > 1 and st.id = s.id),
+      s.id in (select id from torn)
     from solved s
     join chain i using (id)
     left join (
       select st.id, st.says, array_agg(distinct x.version) as versions
       from state st join change x using (change) where not st.old group by st.id, st.says) v on v.id = s.id and v.says = s.says_after
-    where s.says_before is distinct from s.says_after or s.segments > 1)$sql$ $body$;
+    where s.says_before is distinct from s.says_after or s.segments > 1 or s.id in (select id from torn))$sql$ $body$;
 
 -- Where the journals of a table have to begin that an undo of these changes needs: null, if nobody else has undone
 -- anything since, and the set is of writes or of one undo. Else with the first change that any of those undos is
@@ -4112,7 +4147,7 @@ $body$ select $sql$,
     from said group by id, xid, invocation),
   log_state as (
     select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
-|| agentundo._hops_sql('log_', 'xid, invocation') || $sql$,
+|| agentundo._hops_sql('log_', 'xid, invocation') || agentundo._torn_sql('log_') || $sql$,
   unwritten as (   -- undos that took back whole changes without having to write the row, and undos of those
     select l.id, v.id as undo, v.number, to_jsonb(v.invocations) as undoes, exists (select from change c where c.invocation = v.id) as own
     from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
@@ -4160,17 +4195,17 @@ $body$ select $sql$,
       case when not r.stranger and (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)]) then (
         select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k]))
         from unnest(r.steps) k having bool_and(j.befores[k] is not null and j.afters[k] is not null)) end as steps,
-      o.re_keyed, o.at
+      o.re_keyed, o.at, d.id in (select id from log_torn) as torn
     from doubt d join journal j using (id) join replayed r using (pattern) join own_part o using (id)
-    where r.concerned),
+    where r.concerned or d.id in (select id from log_torn)),
   aimed as (
-    select {{keys}}, before, after, before_change, after_change, after_change as written_by, change, segments, versions, nothing, at, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
+    select {{keys}}, before, after, before_change, after_change, after_change as written_by, change, segments, versions, nothing, at, null::jsonb as steps, torn, false as in_doubt, false as stranger, false as overtaken,
       before is null and after is not null and before_change in (select change from change where operation = 'U')
         or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
     from net where not exists (select from doubt where {{doubt_net}})
     union all
     select {{keys}}, before, after, before_change, after_change, written_by, change, segments, null, coalesce(nothing, false), at,
-      case when before is not null and after is not null then steps end, true, stranger, not stranger and nothing and segments = 1,
+      case when before is not null and after is not null then steps end, torn, true, coalesce(stranger, false), not stranger and nothing and segments = 1,
       re_keyed and (before is null) <> (after is null)
     from cleared),
   known as (
@@ -4242,7 +4277,7 @@ $body$
       'history', agentundo._history(t), 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
       'h_keys', replace(key.list, 'agentundo_one.', 'h.'), 'image_keys', replace(key.list, 'agentundo_one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'logged_image', agentundo._image_row(t.id, 'h', 'l.change'), 'logged_start', agentundo._image_row(t.id, 'h', 'l.change', up_to => begins),
-      'late', (select max(c.since_change) from agentundo._columns(t.id) c where c.live)::text,
+      'key_since', agentundo._key_since(t)::text, 'late', (select max(c.since_change) from agentundo._columns(t.id) c where c.live)::text,
       'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),
       'row', agentundo._table_row(t.id, 'r'), 'row_by_value', agentundo._table_row(t.id, 'r', true), 'rewritten', agentundo._rewritten_sql(t, 'ac'),
       'deleted_since', agentundo._deleted_since_sql(t), 'stranger', agentundo._stranger_sql('f')))
@@ -4456,7 +4491,9 @@ exception
     return;  -- a function of the user's cannot be run here: the revert itself will tell
   when data_exception or raise_exception then
     if half = 0 then
-      return query select restored[1].place, 'constraint', left(sqlerrm, 200), t.relation::text, null::bigint, null::int;
+      -- what the function says of the row may be a value
+      return query select restored[1].place, 'constraint', case when agentundo._reads_all(array[t.id]) then left(sqlerrm, 200) else 'SQLSTATE ' || sqlstate end,
+        t.relation::text, null::bigint, null::int;
     else
       return query select * from agentundo._broken(t, statement, restored[:half]);
       return query select * from agentundo._broken(t, statement, restored[half + 1:]);
@@ -5126,10 +5163,13 @@ declare
   x agentundo._decision;
 begin
   if hidden <> '{}' then
-    for x in select y.* from unnest(d) y where y.status <> 'done' and y.tracked = any (hidden) loop
-      x.status := 'conflict';
-      x.reason := 'not_visible';
+    for x in select y.* from unnest(d) y where y.tracked = any (hidden) loop
+      if x.status <> 'done' then
+        x.status := 'conflict';
+        x.reason := 'not_visible';
+      end if;
       x.columns := null;
+      x.delta := null;
       x.detail := null;
       d[x.place] := x;
     end loop;
@@ -5602,6 +5642,11 @@ begin
       sources := sources || format($sql$
         select x.place, null::jsonb as key, null::jsonb as before, null::jsonb as after, null::jsonb as current
         from unnest($1) x where x.tracked = %s$sql$, t.id);
+    elsif agentundo._rls_binds(t.relation, agentundo._caller()) then
+      -- neither values nor keys: whoever may not see the row may not see that it is there
+      sources := sources || format($sql$
+        select x.place, '{}'::jsonb as key, null::jsonb as before, null::jsonb as after, null::jsonb as current
+        from unnest($1) x where x.tracked = %s$sql$, t.id);
     else
       sources := sources || format($sql$
         select x.place,
@@ -5628,8 +5673,7 @@ begin
       select * from agentundo._look(array_to_string(sources, ' union all '), null, d) as s (place int, key jsonb, before jsonb, after jsonb, current jsonb))
     select coalesce(i.step, c.step), c.invocation, coalesce(t.relation::text, t.name), s.key,
       case when x.status in ('done', 'conflict') and x.action = 'none' then 'none' else x.action end, x.status, x.reason, x.columns,
-      case when x.reason = 'not_visible' then null else s.before end, case when x.reason = 'not_visible' then null else s.after end,
-      case when x.reason = 'not_visible' then null else s.current end,
+      s.before, s.after, s.current,
       nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' - 'own' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', (
         select jsonb_object_agg(k, v) from jsonb_each(x.delta) e (k, v) where t.relation is not null and (has_column_privilege(agentundo._caller(), t.relation::oid, k, 'select') or agentundo._owner())), 'unit', x.unit)), '{}')
     from unnest(d) x
@@ -6269,6 +6313,21 @@ create or replace function agentundo._short_wait() returns text
 language sql stable set search_path = pg_catalog, pg_temp as
 $body$ select (extract(epoch from current_setting('deadlock_timeout')::interval) * 125)::int || 'ms' $body$;
 
+-- What is to be captured while it is put back needs the triggers of a table that is tracked.
+create or replace function agentundo._require_tracked(tally jsonb) returns void
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  name text := (select t.name from agentundo._tracked t where t.id in (select k::int from jsonb_object_keys(tally) k) and not t.active order by t.id limit 1);
+begin
+  if name is not null then
+    perform agentundo._fail('UN004', format('agentundo: %s is not tracked any more', name),
+      format('Call agentundo.track(%L) first: only then is captured what triggers and defaults add to the rows that go back.', name),
+      jsonb_build_object('relation', name));
+  end if;
+end
+$body$;
+
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
   ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[])
@@ -6320,6 +6379,9 @@ begin
       cross join lateral agentundo._columns(x.id) c
       join pg_attrdef f on f.adrelid = x.relation and f.adnum = c.attnum
       where c.live and c.since_change > 0);
+  if captured then
+    perform agentundo._require_tracked(tally);
+  end if;
   perform agentundo._record_void(d, revert_id);
   if not captured then
     perform agentundo._record_changes(d, revert_id);
@@ -6631,7 +6693,9 @@ begin
           raise;
         end if;
         -- code of the user's that runs with our rights while rows are written: a constraint's, a trigger's
-        raise exception using errcode = 'UN001', message = format('agentundo: the rows cannot be put back: %s', complaint),
+        raise exception using errcode = 'UN001', message = format('agentundo: the rows cannot be put back: %s',
+            case when agentundo._reads_all(array(select distinct c.tracked from agentundo._change c where c.change = any (task.changes))) then complaint
+              else 'a function of these tables failed with SQLSTATE ' || sqlstate end),
           detail = jsonb_build_object('total', 1, 'conflicts', jsonb_build_array(jsonb_build_object('reason', 'constraint')))::text,
           hint = format('A function in a constraint or a trigger of these tables failed. It runs as %s here: grant that role what the function needs.', agentundo._worker());
       when object_in_use then
