@@ -88,6 +88,9 @@ declare
   now_at bigint;
 begin
   select * into t from agentundo._tracked where id = tracked_id for update;
+  if not t.active then
+    return;  -- it became part of another table a moment ago
+  end if;
   -- Columns end and begin after this change: 0, so that there is no image of what ended, while history is empty. Its
   -- size does not depend on how old our snapshot is.
   now_at := case when pg_relation_size(t.history) > 0 then agentundo._last_change() else 0 end;
@@ -198,6 +201,10 @@ begin
   loop
     perform agentundo._by_deputy('grant select', level.relation);
   end loop;
+
+  -- A table that has become part of this one is followed as such from now on; its own history stays.
+  update agentundo._tracked x set active = false
+   where x.id <> tracked_id and x.relation in (select agentundo._levels(t.relation, t.kind));
 
   -- Every level of the tree.
   for level in select r as relation, c.relkind from agentundo._levels(t.relation, t.kind) r join pg_class c on c.oid = r loop

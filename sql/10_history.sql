@@ -568,7 +568,7 @@ declare
   t agentundo._tracked := agentundo._tracked_table(relation);
   writes text;
 begin
-  perform agentundo._require_sight_of_key(t), agentundo._check_key(t, key);
+  perform agentundo._may_read(), agentundo._require_sight_of_key(t), agentundo._check_key(t, key);
   select * into writes from agentundo._look(format('select string_agg(t.xmin::text, '' '' order by t.xmin::text) from %s t where %s',
     agentundo._from(t), agentundo._match_sql(t.id, 't', 'table', quote_literal(key::text) || '::jsonb'))) as found (writes text);
   return agentundo._version(writes);

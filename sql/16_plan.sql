@@ -510,8 +510,7 @@ create or replace function agentundo.plan(
 returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
-  perform agentundo._check_mode(on_conflict);
-  perform agentundo._require_known(invocations, scope);
+  perform agentundo._may_read(), agentundo._check_mode(on_conflict), agentundo._require_known(invocations, scope);
   invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
   return query select * from agentundo._show(agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false)));
 end
@@ -575,8 +574,7 @@ $body$
 declare
   d agentundo._decision[];
 begin
-  perform agentundo._check_mode(on_conflict);
-  perform agentundo._require_known(invocations, scope);
+  perform agentundo._may_read(), agentundo._check_mode(on_conflict), agentundo._require_known(invocations, scope);
   invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
   d := agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false));
   return query

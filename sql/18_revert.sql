@@ -82,7 +82,7 @@ begin
   insert into agentundo._reverted (change, revert, invocation)
     select c.change, revert_id, c.invocation from agentundo._change c where c.change = any (changes) and c.change <> all (left_over)
   on conflict do nothing;
-  update agentundo._revert r set partial = left_over <> '{}' where r.id = revert_id;
+  update agentundo._revert r set partial = left_over <> '{}' or r.partial and agentundo._uncovered(r.invocations) <> '{}' where r.id = revert_id;
 
   -- A revert that has been taken back wholly stands no longer; one whose redo was taken back stands again.
   for v in
@@ -183,7 +183,8 @@ begin
   perform agentundo._cover(task.aim, task.changes, d, result.revert_id);
   update agentundo._invocation i set status = 'committed', committed_at = clock_timestamp()
    where i.id = any (result.invocations) and i.status = 'pending';
-  select case when v.partial then 'partially_reverted' when earlier is not null then 'already_reverted' else 'reverted' end
+  select case when earlier is null and v.partial or earlier is not null and agentundo._uncovered(task.aim) <> '{}' then 'partially_reverted'
+      when earlier is not null then 'already_reverted' else 'reverted' end
     into result.status from agentundo._revert v where v.id = result.revert_id;
   if earlier is null then
     -- Listeners know calls, not reverts: a redo is told of as of what it has done again.

@@ -393,6 +393,19 @@ def test_array_is_already_reverted_only_if_nothing_is_left(db: Connection) -> No
     assert (last.status, last.counts) == ("already_reverted", NOTHING)
 
 
+def test_what_is_left_of_another_of_the_array_stays_to_be_seen(db: Connection) -> None:
+    """One of two was skipped in part: that the other has gone wholly says nothing of it."""
+    change(db, "one", 1)
+    change(db, "two", 2)
+    change(db, "two", 3)
+    db.execute("update items set name = 'eve' where id = 3")
+    assert revert(db, ["one", "two"], on_conflict="skip").status == "partially_reverted"
+    assert revert(db, "one").status == "already_reverted"
+    assert (status(db, "one"), status(db, "two")) == ("reverted", "partially_reverted")
+    assert revert(db, "two", on_conflict="skip").status == "partially_reverted"
+    assert status(db, "two") == "partially_reverted"
+
+
 def test_array_with_an_unknown_member_does_nothing(db: Connection) -> None:
     change(db, "one", 1)
     after = snapshot(db, *TABLES)

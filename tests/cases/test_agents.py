@@ -236,6 +236,31 @@ def test_agent_may_not_read_or_write_what_is_ours(
     assert images(t, "t") == {"O": 1}
 
 
+def test_an_agent_reads_nothing_whatever_else_it_is(
+    t: Connection, connect: Connect, agent: str
+) -> None:
+    run(t, f"grant agentundo_app to {agent}", f"grant select on t to {agent}")
+    conn = connect(user=agent)
+    run(conn, "delete from t where id = 1")
+    ((invocation, _, _),) = _seen(t)
+    for question in (
+        f"agentundo.plan('{invocation}')",
+        f"agentundo.plan(array['{invocation}'])",
+        f"agentundo.plan_summary(array['{invocation}'])",
+        f"agentundo.diff('{invocation}')",
+        "agentundo.undoable()",
+        f"agentundo.effects_of(array['{invocation}'])",
+        "agentundo.row_history('t', '{\"id\": 1}')",
+        "agentundo.row_version('t', '{\"id\": 2}')",
+        "agentundo.row_writer('t', '{\"id\": 1}')",
+    ):
+        with refused("UN003") as caught:
+            run(conn, f"select * from {question}")
+        assert caught.refusal.message == f"agentundo: {agent} may not read what was captured"
+    with refused("UN003"):
+        revert(conn, invocation)
+
+
 def test_restoring_setting_alone_hides_nothing(t: Connection, connect: Connect, agent: str) -> None:
     """The hint under which a revert counts instead of storing cannot be used by anybody else."""
     before = snapshot(t, "t")

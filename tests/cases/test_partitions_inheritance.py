@@ -238,6 +238,32 @@ def test_detached_partition(tree: Connection, followed: bool, leaf: str) -> None
     assert_undoable(tree, tables, "update m set v = v + 5", invocation="rest")
 
 
+def test_a_tracked_table_that_became_a_partition_of_a_tracked_one(
+    tree: Connection, followed: bool
+) -> None:
+    run(
+        tree,
+        "create table alone (like m including all)",
+        "insert into alone values (1, 'br', 1, 'x'), (2, 'br', 2, 'y')",
+        "select agentundo.track('alone')",
+    )
+    before = snapshot(tree, "alone")
+    write(tree, "update alone set v = 9", "delete from alone where id = 2")
+    run(
+        tree,
+        "alter table m attach partition alone for values in ('br')",
+        "select agentundo.sync()",
+    )
+    assert rows(tree, "select relation from agentundo.tracked order by 1") == [("public.m",)]
+    write(tree, "update m set note = 'z' where region = 'eu'", invocation="later")
+    assert [row.relation for row in plan(tree, "later")] == ["public.m"] * 3
+    assert revert(tree, "later").status == "reverted"
+    assert {row.status for row in plan(tree, "inv")} == {"ok"}
+    assert revert(tree, "inv").counts == (0, 1, 1, 0, 0)
+    assert_same(before, snapshot(tree, "alone"))
+    assert rows(tree, "select object from agentundo.check() where severity = 'error'") == []
+
+
 def test_detached_and_attached_again(tree: Connection, followed: bool) -> None:
     before = snapshot(tree, "m")
     write(tree, "update m_us set v = v + 1", "delete from m where id = 2")
