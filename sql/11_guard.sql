@@ -123,6 +123,10 @@ begin
       reverted_by = i.on_behalf_of
       or exists (select from agentundo._scope_owner o where o.scope = i.scope and o.person = reverted_by));
     if let_in is not true and reverted_by is distinct from i.actor and policy is not null then
+      if not (select p.prosecdef from pg_proc p where p.oid = policy) then  -- its owner has altered it
+        perform agentundo._fail('UN003', format('agentundo: the policy %s would run with the rights of %s', policy, agentundo._worker()),
+          format('Run "alter function %s security definer".', policy));
+      end if;
       select * into let_in from agentundo._look(format('select %s(%L::text, %L::text, %L::text)', policy::oid::regproc, i.id, reverted_by, i.scope)) as p (let_in boolean);
     end if;
     if let_in is not true then
@@ -274,6 +278,9 @@ begin
   if p.prokind <> 'f' or p.proretset or p.prorettype <> 'boolean'::regtype or oidvectortypes(p.proargtypes) <> 'text, text, text' then
     perform agentundo._fail('22023', format('agentundo: %s cannot be the policy %s', function, name),
       'It must be a function (invocation text, person text, scope text) that returns boolean.');
+  elsif not p.prosecdef then
+    perform agentundo._fail('22023', format('agentundo: %s cannot be the policy %s: it would run with the rights of %s', function, name, agentundo._worker()),
+      format('Run "alter function %s security definer": then it runs with the rights of its owner.', function));
   elsif not has_function_privilege(agentundo._worker(), function, 'execute') or not has_schema_privilege(agentundo._worker(), p.pronamespace, 'usage') then
     perform agentundo._fail('UN003', format('agentundo: %s may not call %s', agentundo._worker(), function),
       format('Run "grant usage on schema %I to %I" and "grant execute on function %s to %I".', p.pronamespace::regnamespace::name, agentundo._worker(), function, agentundo._worker()));
@@ -283,7 +290,7 @@ begin
 end
 $body$;
 comment on function agentundo.set_policy(text, regprocedure) is
-  'Registers your own function (invocation text, person text, scope text) returns boolean that decides who else may revert through the application; null takes it away. An upgrade never touches it. It is called by agentundo_worker with an empty search_path: qualify what it reads, and make it SECURITY DEFINER if it needs rights of its own.';
+  'Registers your own function (invocation text, person text, scope text) returns boolean that decides who else may revert through the application; null takes it away. An upgrade never touches it. It must be SECURITY DEFINER, and runs with the rights of its owner and an empty search_path: qualify what it reads.';
 
 create or replace function agentundo.set_scope_owner(scope text, person text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as

@@ -26,7 +26,8 @@ $body$;
 
 -- Rows whose key moved: the row at the new key and the absence at the old one are one thing. Where it is
 -- plain which belongs to which (one row, or told apart by its other columns) they become one update in
--- place, which no cascade can tear apart; the others stay a unit that goes back together or not at all.
+-- place, which no cascade can tear apart; the others are a unit that goes back together or not at all, with all
+-- other rows of the same statements: a key between two that moved may have passed from one row to the next.
 create or replace function agentundo._pair_moves(d agentundo._decision[]) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -37,43 +38,64 @@ declare
   gone int[] := array[]::int[];
   here agentundo._decision;
   there agentundo._decision;
-  sql text;
   other_columns text;
+  moved int[];
+  between int[];  -- rows of the same statements that kept their key
+  unclear int[];  -- rows of which nobody can tell which became which
 begin
   for t in select distinct x.tracked from unnest(d) x where x.unit = 'moved' loop
     continue when not exists (select from agentundo._key(t));
-    if (select count(*) from unnest(d) x where x.tracked = t and x.unit = 'moved') = 2 then
-      sql := 'select x.place as there, y.place as here from unnest($1) x, unnest($1) y
-              where x.tracked = $2 and y.tracked = $2 and x.unit = ''moved'' and y.unit = ''moved''
-                and x.before is null and x.after is not null and y.after is null and y.before is not null';
-    else
+    moved := array(select x.place from unnest(d) x where x.tracked = t and x.unit = 'moved');
+    between := array(
+      select y.place from unnest(d) y
+      where y.tracked = t and y.unit is null and y.before is not null and y.after is not null
+        and exists (select from unnest(d) x where x.place = any (moved) and x.change in (y.change, y.before_change, y.after_change)));
+    select array_agg(row(x.place, y.place)::agentundo._pair) into pairs
+      from unnest(d) x, unnest(d) y
+     where x.place = any (moved) and y.place = any (moved) and cardinality(moved) = 2
+       and x.before is null and x.after is not null and y.after is null and y.before is not null;
+    if cardinality(moved) > 2 or between <> '{}' then
       -- by what the other columns say, where that is unambiguous
       select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into other_columns
         from agentundo._columns(t) c
        where c.live and c.attnum not in (select k.attnum from agentundo._key(t) k);
       continue when other_columns is null;
-      sql := format($sql$
+      unclear := moved;
+      execute format($sql$
         with m as (
           select x.place, x.before is null as there, x.change,
             dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
           from unnest($1) x
           join lateral (select * from %2$s h where h.ctid = coalesce(x.after, x.before) offset 0) h on true
-          where x.tracked = $2 and x.unit = 'moved' and coalesce(x.after, x.before) is not null)
-        select min(place) filter (where there) as there, min(place) filter (where not there) as here
-        from m group by says, change
-        having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1$sql$,
-        other_columns, (select history from agentundo._tracked where id = t));
+          where x.place = any ($2) and coalesce(x.after, x.before) is not null),
+        pair as (
+          select row(min(place) filter (where there), min(place) filter (where not there))::agentundo._pair as pair
+          from m group by says, change
+          having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1)
+        select coalesce(array_agg(pair), $3), array(select u from unnest($2) u where not exists (select from pair p where u in ((p.pair).there, (p.pair).here)))
+        from pair$sql$, other_columns, (select history from agentundo._tracked where id = t))
+        into pairs, unclear using d, moved, pairs;
+      for there in
+        select y.* from unnest(d) y
+        where y.place = any (between) and exists (select from unnest(d) x where x.place = any (unclear) and x.change in (y.change, y.before_change, y.after_change))
+      loop
+        there.unit := 'moved';
+        d[there.place] := there;
+      end loop;
+    else
+      unclear := '{}';
     end if;
-    execute 'select array_agg(row(there, here)::agentundo._pair) from (' || sql || ') p' into pairs using d, t;
     foreach pair in array coalesce(pairs, '{}') loop
       here := d[pair.here];
       there := d[pair.there];
-      there.unit := null;
-      if here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
-        here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
-        d[pair.here] := here;
-        d[pair.there] := there;
-        continue;
+      if pair.there <> all (unclear) then
+        there.unit := null;
+        if here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
+          here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
+          d[pair.here] := here;
+          d[pair.there] := there;
+          continue;
+        end if;
       end if;
       there.before := here.before;
       there.before_change := here.before_change;
@@ -102,6 +124,54 @@ begin
     d[there.place] := there;
   end loop;
   return agentundo._renumber(array(select x from unnest(d) x where not exists (select from unnest(gone) g where g = x.place) order by x.place));
+end
+$body$;
+
+-- Rows that have changed places: what one says now another said before, all the way round. Where one of them is in
+-- conflict they go back together or not at all, or a row would stand twice and another be lost.
+create or replace function agentundo._pair_swaps(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  said text;
+  member record;
+  x agentundo._decision;
+begin
+  for t in
+    select * from agentundo._tracked g
+    where g.id in (
+      select y.tracked from unnest(d) y
+      where y.status = 'conflict' and y.unit is null and y.before is not null and y.after is not null and not coalesce(y.detail ? 'moved', false))
+  loop
+    select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into said
+      from agentundo._columns(t.id) c
+     where c.live and c.attnum not in (select k.attnum from agentundo._key(t.id) k);
+    continue when said is null or not exists (select from agentundo._key(t.id));
+    for member in execute format($sql$
+      with recursive said as (
+        select x.place, x.status, i.now, dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
+        from unnest($1) x
+        cross join lateral (values (x.before, false), (x.after, true)) i (tid, now)
+        join lateral (select * from %2$s h where h.ctid = i.tid offset 0) h on true
+        where x.tracked = $2 and x.unit is null and x.before is not null and x.after is not null and not coalesce(x.detail ? 'moved', false)),
+      alone as (
+        select min(place) as place, bool_or(status = 'conflict') as conflict, now, says from said group by now, says having count(*) = 1),
+      passed as (   -- the row that stood in one place stands in another
+        select o.place as source, n.place as target, o.conflict from alone o join alone n on n.says = o.says and n.now and not o.now and n.place <> o.place),
+      walk as (
+        select source as root, target as place from passed where conflict
+        union
+        select w.root, p.target from walk w join passed p on p.source = w.place)
+      select w.place, min(w.root) as root from walk w where exists (select from walk c where c.root = w.root and c.place = c.root) group by w.place$sql$,
+      said, t.history) using d, t.id
+    loop
+      x := d[member.place];
+      x.unit := 'swapped ' || member.root;
+      d[member.place] := x;
+    end loop;
+  end loop;
+  return d;
 end
 $body$;
 
@@ -250,7 +320,7 @@ begin
           x.status := 'done';  -- nothing of the set's is in it
           x.action := 'none';
           x.reason := null;
-        elsif merge and not item.inserted
+        elsif merge and not item.inserted and x.unit is null
           and (item.reason = 'row_changed' and not item.cut and shared <@ added  -- side by side
             or our_columns <@ added and our_columns <> '{}') then              -- or adding up
           x.status := 'merge';

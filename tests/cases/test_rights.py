@@ -518,7 +518,7 @@ def test_null_in_an_array_stays_null_whatever_the_session_says(db: Connection, s
     assert_same(before, everything(db))
 
 
-def test_a_policy_never_runs_with_more_rights_than_the_workers(
+def test_a_policy_runs_with_the_rights_of_its_owner_alone(
     db: Connection, connect: Connect, mallory: str, make_role: Any
 ) -> None:
     hand, app = connect(user=mallory), connect(user=make_role(member_of="agentundo_app"))
@@ -536,9 +536,17 @@ def test_a_policy_never_runs_with_more_rights_than_the_workers(
     )
     assert revert(app, first, reverted_by="dana").status == "reverted"
     assert _proof(db) == {mallory}
+    before = everything(db)
     hand.execute("alter function hers.may(text, text, text) security invoker")
-    assert revert(app, second, reverted_by="dana").status == "reverted"
-    assert _proof(db) == {mallory, "agentundo_worker"}
+    with refused("UN003") as caught:
+        revert(app, second, reverted_by="dana")
+    assert "would run with the rights of agentundo_worker" in caught.refusal.message
+    with refused("22023") as caught:
+        db.execute("select agentundo.set_policy('may_revert', 'hers.may(text, text, text)')")
+    assert "would run with the rights of agentundo_worker" in caught.refusal.message
+    assert caught.refusal.hint.startswith('Run "alter function hers.may(text,text,text) security')
+    assert _proof(db) == {mallory}
+    assert_same(before, everything(db))
 
 
 def test_a_forged_deputy_is_neither_used_nor_kept(

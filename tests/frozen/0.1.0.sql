@@ -1236,6 +1236,9 @@ declare
   now_at bigint;
 begin
   select * into t from agentundo._tracked where id = tracked_id for update;
+  if not t.active then
+    return;  -- it became part of another table a moment ago
+  end if;
   -- Columns end and begin after this change: 0, so that there is no image of what ended, while history is empty. Its
   -- size does not depend on how old our snapshot is.
   now_at := case when pg_relation_size(t.history) > 0 then agentundo._last_change() else 0 end;
@@ -1346,6 +1349,10 @@ begin
   loop
     perform agentundo._by_deputy('grant select', level.relation);
   end loop;
+
+  -- A table that has become part of this one is followed as such from now on; its own history stays.
+  update agentundo._tracked x set active = false
+   where x.id <> tracked_id and x.relation in (select agentundo._levels(t.relation, t.kind));
 
   -- Every level of the tree.
   for level in select r as relation, c.relkind from agentundo._levels(t.relation, t.kind) r join pg_class c on c.oid = r loop
@@ -2962,7 +2969,7 @@ declare
   t agentundo._tracked := agentundo._tracked_table(relation);
   writes text;
 begin
-  perform agentundo._require_sight_of_key(t), agentundo._check_key(t, key);
+  perform agentundo._may_read(), agentundo._require_sight_of_key(t), agentundo._check_key(t, key);
   select * into writes from agentundo._look(format('select string_agg(t.xmin::text, '' '' order by t.xmin::text) from %s t where %s',
     agentundo._from(t), agentundo._match_sql(t.id, 't', 'table', quote_literal(key::text) || '::jsonb'))) as found (writes text);
   return agentundo._version(writes);
@@ -3098,6 +3105,10 @@ begin
       reverted_by = i.on_behalf_of
       or exists (select from agentundo._scope_owner o where o.scope = i.scope and o.person = reverted_by));
     if let_in is not true and reverted_by is distinct from i.actor and policy is not null then
+      if not (select p.prosecdef from pg_proc p where p.oid = policy) then  -- its owner has altered it
+        perform agentundo._fail('UN003', format('agentundo: the policy %s would run with the rights of %s', policy, agentundo._worker()),
+          format('Run "alter function %s security definer".', policy));
+      end if;
       select * into let_in from agentundo._look(format('select %s(%L::text, %L::text, %L::text)', policy::oid::regproc, i.id, reverted_by, i.scope)) as p (let_in boolean);
     end if;
     if let_in is not true then
@@ -3249,6 +3260,9 @@ begin
   if p.prokind <> 'f' or p.proretset or p.prorettype <> 'boolean'::regtype or oidvectortypes(p.proargtypes) <> 'text, text, text' then
     perform agentundo._fail('22023', format('agentundo: %s cannot be the policy %s', function, name),
       'It must be a function (invocation text, person text, scope text) that returns boolean.');
+  elsif not p.prosecdef then
+    perform agentundo._fail('22023', format('agentundo: %s cannot be the policy %s: it would run with the rights of %s', function, name, agentundo._worker()),
+      format('Run "alter function %s security definer": then it runs with the rights of its owner.', function));
   elsif not has_function_privilege(agentundo._worker(), function, 'execute') or not has_schema_privilege(agentundo._worker(), p.pronamespace, 'usage') then
     perform agentundo._fail('UN003', format('agentundo: %s may not call %s', agentundo._worker(), function),
       format('Run "grant usage on schema %I to %I" and "grant execute on function %s to %I".', p.pronamespace::regnamespace::name, agentundo._worker(), function, agentundo._worker()));
@@ -3258,7 +3272,7 @@ begin
 end
 $body$;
 comment on function agentundo.set_policy(text, regprocedure) is
-  'Registers your own function (invocation text, person text, scope text) returns boolean that decides who else may revert through the application; null takes it away. An upgrade never touches it. It is called by agentundo_worker with an empty search_path: qualify what it reads, and make it SECURITY DEFINER if it needs rights of its own.';
+  'Registers your own function (invocation text, person text, scope text) returns boolean that decides who else may revert through the application; null takes it away. An upgrade never touches it. It must be SECURITY DEFINER, and runs with the rights of its owner and an empty search_path: qualify what it reads.';
 
 create or replace function agentundo.set_scope_owner(scope text, person text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as
@@ -4761,7 +4775,8 @@ $body$;
 
 -- Rows whose key moved: the row at the new key and the absence at the old one are one thing. Where it is
 -- plain which belongs to which (one row, or told apart by its other columns) they become one update in
--- place, which no cascade can tear apart; the others stay a unit that goes back together or not at all.
+-- place, which no cascade can tear apart; the others are a unit that goes back together or not at all, with all
+-- other rows of the same statements: a key between two that moved may have passed from one row to the next.
 create or replace function agentundo._pair_moves(d agentundo._decision[]) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -4772,43 +4787,64 @@ declare
   gone int[] := array[]::int[];
   here agentundo._decision;
   there agentundo._decision;
-  sql text;
   other_columns text;
+  moved int[];
+  between int[];  -- rows of the same statements that kept their key
+  unclear int[];  -- rows of which nobody can tell which became which
 begin
   for t in select distinct x.tracked from unnest(d) x where x.unit = 'moved' loop
     continue when not exists (select from agentundo._key(t));
-    if (select count(*) from unnest(d) x where x.tracked = t and x.unit = 'moved') = 2 then
-      sql := 'select x.place as there, y.place as here from unnest($1) x, unnest($1) y
-              where x.tracked = $2 and y.tracked = $2 and x.unit = ''moved'' and y.unit = ''moved''
-                and x.before is null and x.after is not null and y.after is null and y.before is not null';
-    else
+    moved := array(select x.place from unnest(d) x where x.tracked = t and x.unit = 'moved');
+    between := array(
+      select y.place from unnest(d) y
+      where y.tracked = t and y.unit is null and y.before is not null and y.after is not null
+        and exists (select from unnest(d) x where x.place = any (moved) and x.change in (y.change, y.before_change, y.after_change)));
+    select array_agg(row(x.place, y.place)::agentundo._pair) into pairs
+      from unnest(d) x, unnest(d) y
+     where x.place = any (moved) and y.place = any (moved) and cardinality(moved) = 2
+       and x.before is null and x.after is not null and y.after is null and y.before is not null;
+    if cardinality(moved) > 2 or between <> '{}' then
       -- by what the other columns say, where that is unambiguous
       select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into other_columns
         from agentundo._columns(t) c
        where c.live and c.attnum not in (select k.attnum from agentundo._key(t) k);
       continue when other_columns is null;
-      sql := format($sql$
+      unclear := moved;
+      execute format($sql$
         with m as (
           select x.place, x.before is null as there, x.change,
             dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
           from unnest($1) x
           join lateral (select * from %2$s h where h.ctid = coalesce(x.after, x.before) offset 0) h on true
-          where x.tracked = $2 and x.unit = 'moved' and coalesce(x.after, x.before) is not null)
-        select min(place) filter (where there) as there, min(place) filter (where not there) as here
-        from m group by says, change
-        having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1$sql$,
-        other_columns, (select history from agentundo._tracked where id = t));
+          where x.place = any ($2) and coalesce(x.after, x.before) is not null),
+        pair as (
+          select row(min(place) filter (where there), min(place) filter (where not there))::agentundo._pair as pair
+          from m group by says, change
+          having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1)
+        select coalesce(array_agg(pair), $3), array(select u from unnest($2) u where not exists (select from pair p where u in ((p.pair).there, (p.pair).here)))
+        from pair$sql$, other_columns, (select history from agentundo._tracked where id = t))
+        into pairs, unclear using d, moved, pairs;
+      for there in
+        select y.* from unnest(d) y
+        where y.place = any (between) and exists (select from unnest(d) x where x.place = any (unclear) and x.change in (y.change, y.before_change, y.after_change))
+      loop
+        there.unit := 'moved';
+        d[there.place] := there;
+      end loop;
+    else
+      unclear := '{}';
     end if;
-    execute 'select array_agg(row(there, here)::agentundo._pair) from (' || sql || ') p' into pairs using d, t;
     foreach pair in array coalesce(pairs, '{}') loop
       here := d[pair.here];
       there := d[pair.there];
-      there.unit := null;
-      if here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
-        here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
-        d[pair.here] := here;
-        d[pair.there] := there;
-        continue;
+      if pair.there <> all (unclear) then
+        there.unit := null;
+        if here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
+          here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
+          d[pair.here] := here;
+          d[pair.there] := there;
+          continue;
+        end if;
       end if;
       there.before := here.before;
       there.before_change := here.before_change;
@@ -4837,6 +4873,54 @@ begin
     d[there.place] := there;
   end loop;
   return agentundo._renumber(array(select x from unnest(d) x where not exists (select from unnest(gone) g where g = x.place) order by x.place));
+end
+$body$;
+
+-- Rows that have changed places: what one says now another said before, all the way round. Where one of them is in
+-- conflict they go back together or not at all, or a row would stand twice and another be lost.
+create or replace function agentundo._pair_swaps(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  said text;
+  member record;
+  x agentundo._decision;
+begin
+  for t in
+    select * from agentundo._tracked g
+    where g.id in (
+      select y.tracked from unnest(d) y
+      where y.status = 'conflict' and y.unit is null and y.before is not null and y.after is not null and not coalesce(y.detail ? 'moved', false))
+  loop
+    select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into said
+      from agentundo._columns(t.id) c
+     where c.live and c.attnum not in (select k.attnum from agentundo._key(t.id) k);
+    continue when said is null or not exists (select from agentundo._key(t.id));
+    for member in execute format($sql$
+      with recursive said as (
+        select x.place, x.status, i.now, dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
+        from unnest($1) x
+        cross join lateral (values (x.before, false), (x.after, true)) i (tid, now)
+        join lateral (select * from %2$s h where h.ctid = i.tid offset 0) h on true
+        where x.tracked = $2 and x.unit is null and x.before is not null and x.after is not null and not coalesce(x.detail ? 'moved', false)),
+      alone as (
+        select min(place) as place, bool_or(status = 'conflict') as conflict, now, says from said group by now, says having count(*) = 1),
+      passed as (   -- the row that stood in one place stands in another
+        select o.place as source, n.place as target, o.conflict from alone o join alone n on n.says = o.says and n.now and not o.now and n.place <> o.place),
+      walk as (
+        select source as root, target as place from passed where conflict
+        union
+        select w.root, p.target from walk w join passed p on p.source = w.place)
+      select w.place, min(w.root) as root from walk w where exists (select from walk c where c.root = w.root and c.place = c.root) group by w.place$sql$,
+      said, t.history) using d, t.id
+    loop
+      x := d[member.place];
+      x.unit := 'swapped ' || member.root;
+      d[member.place] := x;
+    end loop;
+  end loop;
+  return d;
 end
 $body$;
 
@@ -4985,7 +5069,7 @@ begin
           x.status := 'done';  -- nothing of the set's is in it
           x.action := 'none';
           x.reason := null;
-        elsif merge and not item.inserted
+        elsif merge and not item.inserted and x.unit is null
           and (item.reason = 'row_changed' and not item.cut and shared <@ added  -- side by side
             or our_columns <@ added and our_columns <> '{}') then              -- or adding up
           x.status := 'merge';
@@ -5585,6 +5669,9 @@ begin
   if exists (select from unnest(d) x where x.unit = 'moved') then
     d := agentundo._pair_moves(d);
   end if;
+  if on_conflict = 'skip' or merge then
+    d := agentundo._pair_swaps(d);
+  end if;
   if exists (select from unnest(d) x where x.reason in ('row_changed', 'row_rewritten')) then
     d := agentundo._merge(d, changes, family, merge);
   end if;
@@ -5601,6 +5688,7 @@ begin
       d := agentundo._skip(d);
       select o.d, o.hits into d, found_more from agentundo._obstruct(d, own) o;
       exit when found_more = 0;
+      d := agentundo._pair_swaps(d);
       own := coalesce(own, array(select x.place from unnest(d) x where x.status = 'conflict'));
     end loop;
   else
@@ -5692,8 +5780,7 @@ create or replace function agentundo.plan(
 returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
-  perform agentundo._check_mode(on_conflict);
-  perform agentundo._require_known(invocations, scope);
+  perform agentundo._may_read(), agentundo._check_mode(on_conflict), agentundo._require_known(invocations, scope);
   invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
   return query select * from agentundo._show(agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false)));
 end
@@ -5757,8 +5844,7 @@ $body$
 declare
   d agentundo._decision[];
 begin
-  perform agentundo._check_mode(on_conflict);
-  perform agentundo._require_known(invocations, scope);
+  perform agentundo._may_read(), agentundo._check_mode(on_conflict), agentundo._require_known(invocations, scope);
   invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
   d := agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false));
   return query
@@ -6485,7 +6571,7 @@ begin
   insert into agentundo._reverted (change, revert, invocation)
     select c.change, revert_id, c.invocation from agentundo._change c where c.change = any (changes) and c.change <> all (left_over)
   on conflict do nothing;
-  update agentundo._revert r set partial = left_over <> '{}' where r.id = revert_id;
+  update agentundo._revert r set partial = left_over <> '{}' or r.partial and agentundo._uncovered(r.invocations) <> '{}' where r.id = revert_id;
 
   -- A revert that has been taken back wholly stands no longer; one whose redo was taken back stands again.
   for v in
@@ -6586,7 +6672,8 @@ begin
   perform agentundo._cover(task.aim, task.changes, d, result.revert_id);
   update agentundo._invocation i set status = 'committed', committed_at = clock_timestamp()
    where i.id = any (result.invocations) and i.status = 'pending';
-  select case when v.partial then 'partially_reverted' when earlier is not null then 'already_reverted' else 'reverted' end
+  select case when earlier is null and v.partial or earlier is not null and agentundo._uncovered(task.aim) <> '{}' then 'partially_reverted'
+      when earlier is not null then 'already_reverted' else 'reverted' end
     into result.status from agentundo._revert v where v.id = result.revert_id;
   if earlier is null then
     -- Listeners know calls, not reverts: a redo is told of as of what it has done again.
