@@ -4884,7 +4884,8 @@ $body$
 declare
   t agentundo._tracked;
   said text;
-  member record;
+  link agentundo._pair;
+  links agentundo._pair[];
   x agentundo._decision;
 begin
   for t in
@@ -4897,7 +4898,7 @@ begin
       from agentundo._columns(t.id) c
      where c.live and c.attnum not in (select k.attnum from agentundo._key(t.id) k);
     continue when said is null or not exists (select from agentundo._key(t.id));
-    for member in execute format($sql$
+    execute format($sql$
       with recursive said as (
         select x.place, x.status, i.now, dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
         from unnest($1) x
@@ -4912,12 +4913,13 @@ begin
         select source as root, target as place from passed where conflict
         union
         select w.root, p.target from walk w join passed p on p.source = w.place)
-      select w.place, min(w.root) as root from walk w where exists (select from walk c where c.root = w.root and c.place = c.root) group by w.place$sql$,
-      said, t.history) using d, t.id
-    loop
-      x := d[member.place];
-      x.unit := 'swapped ' || member.root;
-      d[member.place] := x;
+      select array_agg(row(place, root)::agentundo._pair)
+      from (select w.place, min(w.root) as root from walk w where exists (select from walk c where c.root = w.root and c.place = c.root) group by w.place) m$sql$,
+      said, t.history) into links using d, t.id;
+    foreach link in array coalesce(links, '{}') loop
+      x := d[link.there];
+      x.unit := 'swapped ' || link.here;
+      d[link.there] := x;
     end loop;
   end loop;
   return d;
