@@ -232,6 +232,7 @@ begin
       end if;
     end loop;
   end loop;
+  return null;
 end
 $body$;
 

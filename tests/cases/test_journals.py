@@ -173,19 +173,53 @@ def _merged(make: Make, capture: str, *more: str) -> Connection:
 
 
 @CAPTURES
-def test_merge_puts_back_the_calls_own_columns(make: Make, capture: str) -> None:
+@pytest.mark.parametrize("merge", [False, True], ids=["whole rows", "merge"])
+def test_the_call_that_is_left_goes_back_either_way(make: Make, capture: str, merge: bool) -> None:
+    """Nobody else has anything in the row any more."""
     db = _merged(make, capture)
     assert table(db) == [(1, 0, 1, 0)]
+    assert states(db, "b", merge=merge) == ["ok"]
+    done = revert(db, "b", merge=merge)
+    assert (done.status, done.counts, table(db)) == ("reverted", (0, 0, 1, 0, 0), [(1, 0, 0, 0)])
+    assert redo(db, "b", merge=merge).status == "reverted"
+    assert table(db) == [(1, 0, 1, 0)]
+    assert redo(db, "a", merge=True).status == "reverted"
+    assert table(db) == [(1, 1, 1, 0)]
+
+
+@CAPTURES
+def test_of_two_who_are_left_the_later_one_is_in_the_way_but_with_merge(
+    make: Make, capture: str
+) -> None:
+    db = _merged(make, capture, "c")
+    assert_in_the_way(db, "b", "row_changed")
     (row,) = plan(db, "b", merge=True)
     assert (row.status, row.columns) == ("merge", ["w"])
-    assert revert(db, "b", merge=True).counts == (0, 0, 1, 0, 0)
+    assert states(db, "c") == ["merge"], "x alone: the rest of the image is of before"
+    assert revert(db, ["b", "c"]).status == "reverted"
     assert table(db) == [(1, 0, 0, 0)]
 
 
 @CAPTURES
-def test_without_merge_the_row_is_still_in_the_way(make: Make, capture: str) -> None:
+def test_an_undo_by_merge_between_two_writes_of_a_call_is_nobody(make: Make, capture: str) -> None:
     db = _merged(make, capture)
-    assert_in_the_way(db, "b", "row_changed")
+    write(db, "update t set x = 1", tag="b")
+    assert states(db, "b") == ["ok"]
+    assert revert(db, "b").status == "reverted"
+    assert table(db) == [(1, 0, 0, 0)]
+
+
+@CAPTURES
+@pytest.mark.parametrize("mode", [{}, FORCE, {"on_conflict": "skip"}], ids=str)
+def test_a_row_deleted_after_an_undo_by_merge_comes_back_without_it(
+    make: Make, capture: str, mode: dict[str, str]
+) -> None:
+    db = _merged(make, capture)
+    write(db, "delete from t", tag="c")
+    assert revert(db, ["b", "c"], **mode).status == "reverted"
+    assert table(db) == [(1, 0, 0, 0)]
+    assert redo(db, "a", merge=True).status == "reverted"
+    assert table(db) == [(1, 1, 0, 0)]
 
 
 @CAPTURES

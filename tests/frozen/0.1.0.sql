@@ -3935,6 +3935,68 @@ create or replace function agentundo._said(pattern bigint[], image int) returns 
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select case when image > 0 then pattern[image][5] else pattern[-image][4] end $body$;
 
+-- What one image says, column by column.
+create or replace function agentundo._cells_of(cells bigint[], says bigint) returns bigint[]
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select case when says > 0 then array(select c from unnest(cells[says:says]) c) end $body$;
+
+-- The row that those who stand have left up to an entry: in each column what the last of them has set it to, and what
+-- was there before where none has. Null: no row.
+create or replace function agentundo._left_standing(pattern bigint[], cells bigint[], stands boolean[], gaps boolean[], first int, upto int) returns bigint[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  composed bigint[];
+  base bigint := pattern[first][4];
+begin
+  for i in reverse upto..1 loop
+    if stands[i] and pattern[i][2] >= 0 then
+      if pattern[i][5] = 0 then  -- deleted
+        base := case when composed is null then 0 else base end;
+        exit;
+      end if;
+      base := pattern[i][4];
+      composed := coalesce(composed, array_fill(null::bigint, array[array_length(cells, 2)]));
+      for c in 1..array_length(cells, 2) loop
+        if composed[c] is null and (base = 0 or cells[base][c] <> cells[pattern[i][5]][c]) then
+          composed[c] := cells[pattern[i][5]][c];
+        end if;
+      end loop;
+      exit when base = 0;
+    end if;
+    if gaps[i] then
+      base := case when pattern[i][4] > 0 or composed is null then pattern[i][4] else base end;
+      exit;
+    end if;
+    if i = first and (pattern[i][4] > 0 or composed is null) then
+      base := pattern[i][4];
+    end if;
+  end loop;
+  return case when base = 0 then composed
+    else array(select coalesce(composed[c], cells[base][c]) from generate_series(1, array_length(cells, 2)) c order by c) end;
+end
+$body$;
+
+-- An image of these that says so in the columns of interest: its entry, the last one; negative for its before.
+create or replace function agentundo._image_saying(pattern bigint[], cells bigint[], wanted bigint[], columns boolean[]) returns int
+language plpgsql immutable set search_path = pg_catalog, pg_temp as
+$body$
+declare
+  said bigint[];
+begin
+  for i in reverse array_length(pattern, 1)..1 loop
+    for side in reverse 5..4 loop
+      said := agentundo._cells_of(cells, pattern[i][side]);
+      if pattern[i][2] >= 0 and (wanted is null) = (said is null)
+        and not exists (select from generate_series(1, array_length(cells, 2)) c where (columns is null or columns[c]) and wanted[c] <> said[c]) then
+        return case side when 5 then i else -i end;
+      end if;
+    end loop;
+  end loop;
+  return null;
+end
+$body$;
+
 -- Lets an entry stand or not. What an undo had left of its own, when it made that otherwise, falls with it.
 create or replace function agentundo._flip(this int, entry int, up boolean, inout stands boolean[], inout flips int[])
 language plpgsql immutable set search_path = pg_catalog, pg_temp as
@@ -3998,13 +4060,15 @@ create or replace function agentundo._replay(
   mine boolean[],          -- whether it is of the set,
   kin boolean[],           -- or of an undo or redo of members of the set
   late bigint,             -- the last change before a column came
+  cells bigint[],          -- what each image says in each column; null to replay whole rows
   out concerned boolean,   -- has the set a part in what the row is now?
   out before int,          -- the image that the row goes back to
   out after int,           -- the image that it is now, unless somebody has written since who was not captured
   out steps int[],         -- the set's own entries in its last turn
   out segments bigint,     -- in how many turns, between others' writes, the set wrote
   out nothing boolean,     -- do the two images say the same?
-  out stranger boolean)    -- has somebody else written since, who stands? Then they are those of the set's own last turn
+  out stranger boolean,    -- has somebody else written since, who stands? Then they are those of the set's own last turn
+  out entangled boolean)   -- has an undo left something that no image of a writer has? Then columns tell more
 language plpgsql immutable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -4021,6 +4085,8 @@ declare
   turn int;                                          -- where its last turn begins,
   ends int;                                          -- and ends
   others boolean := false;                           -- has somebody else written after the turn that is looked at?
+  row_left bigint[];                                 -- what the row says without the set
+  changed boolean[];                                 -- the set's own columns
 begin
   for i in 1..n loop
     if pattern[i][2] >= 0 then
@@ -4035,7 +4101,9 @@ begin
     end if;
     select t.stands, t.flips into stands, flips from agentundo._take_back(i, undoes, invocation, stands, flips) t;
     if pattern[i][2] >= 0 then
-      stands[i] := agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, i)) <> state;
+      stands[i] := case when cells is null then agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, i)) <> state
+        else agentundo._left_standing(pattern, cells, stands, gaps, first, i) is distinct from agentundo._cells_of(cells, state) end;
+      entangled := coalesce(entangled, false) or stands[i];
       flips := case when stands[i] then flips || array[[i, i, 1]] else flips end;
     end if;
   end loop;
@@ -4095,7 +4163,17 @@ begin
       end loop;
     end if;
   end loop;
-  if not stranger then
+  if not stranger and cells is not null then
+    row_left := agentundo._left_standing(pattern, cells, stands, gaps, first, n);
+    select array_agg((
+        select bool_or(pattern[k][4] = 0 or pattern[k][5] = 0 or cells[pattern[k][4]][c] <> cells[pattern[k][5]][c])
+        from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0) order by c)
+      into changed from generate_series(1, array_length(cells, 2)) c;
+    before := coalesce(agentundo._image_saying(pattern, cells, row_left, null), agentundo._image_saying(pattern, cells, row_left, changed));
+    after := last;
+    nothing := row_left is not distinct from agentundo._cells_of(cells, pattern[last][5]);
+    stranger := before is null;  -- put together from several images: nothing can be put back but column by column
+  elsif not stranger then
     before := agentundo._last_standing(stands, gaps, first, n);
     -- The same, but it knows more columns; or that image was made when others stood than do now, and is not the whole
     -- row any more: of the columns that the set has changed this tells what had been there. Not if it is of somebody
@@ -4120,7 +4198,8 @@ begin
   steps := array(select k from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0 order by k);
   if stranger or nothing and segments = 1 then
     before := -turn;
-    if stranger and agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, turn - 1)) = 0 then
+    if stranger and (case when cells is null then agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, turn - 1)) = 0
+        else agentundo._left_standing(pattern, cells, stands, gaps, first, turn - 1) is null end) then
       before := null;  -- whoever had made the row is undone: it is not to come back
     end if;
     after := coalesce(steps[cardinality(steps)], ends);
@@ -4193,10 +4272,29 @@ $body$ select $sql$,
       array_agg(before order by at) as befores, array_agg(before_change order by at) as before_changes,
       array_agg(after order by at) as afters, array_agg(after_change order by at) as after_changes
     from entry e left join author a on a.change = e.at group by id),
-  replayed as materialized (
+  alike as materialized (
     select p.pattern, r.*
     from (select distinct on (pattern) pattern, invocations, undoes, own, kin from journal) p
-    cross join lateral agentundo._replay(p.pattern, p.invocations, p.undoes, p.own, p.kin, {{late}}) r),
+    cross join lateral agentundo._replay(p.pattern, p.invocations, p.undoes, p.own, p.kin, {{late}}, null) r),
+  cells as (   -- where an undo has left something of its own, or so it seems: what each image says in each column
+    select id, array_agg(cells order by says) as cells
+    from (
+      select m.id, m.says, array[{{cells}}]::bigint[] as cells
+      from (
+        select distinct on (id, says) id, says, tid, change from said
+        where id in (select j.id from journal j join alike a using (pattern) where a.entangled and a.concerned and j.pattern[1][1] > coalesce({{late}}, 0))) m
+      join {{history}} h on h.ctid = m.tid) m
+    group by id),
+  by_column as materialized (
+    select j.pattern, j.cells, r.*
+    from (select distinct on (j.pattern, c.cells) j.pattern, j.invocations, j.undoes, j.own, j.kin, c.cells from journal j join cells c using (id)) j
+    cross join lateral agentundo._replay(j.pattern, j.invocations, j.undoes, j.own, j.kin, {{late}}, j.cells) r),
+  replayed as materialized (
+    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger
+    from journal j join alike a using (pattern) where j.id not in (select id from cells)
+    union all
+    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger
+    from journal j join cells c using (id) join by_column a on a.pattern = j.pattern and a.cells = c.cells),
   own_part as (
     select id, max(change) as change, min(at) as at, bool_or(re_keyed) as re_keyed   -- did the set give the row another key?
     from (select id, change, min(tid) as at, operation = 'U' and count(*) = 1 as re_keyed from logged where own group by id, change, operation) l group by id),
@@ -4210,7 +4308,7 @@ $body$ select $sql$,
         select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k]))
         from unnest(r.steps) k having bool_and(j.befores[k] is not null and j.afters[k] is not null)) end as steps,
       o.re_keyed, o.at, d.id in (select id from log_torn) as torn
-    from doubt d join journal j using (id) join replayed r using (pattern) join own_part o using (id)
+    from doubt d join journal j using (id) join replayed r using (id) join own_part o using (id)
     where r.concerned or d.id in (select id from log_torn)),
   aimed as (
     select {{keys}}, before, after, before_change, after_change, after_change as written_by, change, segments, versions, nothing, at, null::jsonb as steps, torn, false as in_doubt, false as stranger, false as overtaken,
@@ -4291,7 +4389,11 @@ $body$
       'history', agentundo._history(t), 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
       'h_keys', replace(key.list, 'agentundo_one.', 'h.'), 'image_keys', replace(key.list, 'agentundo_one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'logged_image', agentundo._image_row(t.id, 'h', 'l.change'), 'logged_start', agentundo._image_row(t.id, 'h', 'l.change', up_to => begins),
-      'key_since', agentundo._key_since(t)::text, 'late', (select max(c.since_change) from agentundo._columns(t.id) c where c.live)::text,
+      'key_since', agentundo._key_since(t)::text,
+      'cells', (
+        select string_agg(format('dense_rank() over (partition by m.id order by row(%s)::record using operator(pg_catalog.*<))', i.value), ', ' order by i.attnum)
+        from agentundo._image_columns(t.id, 'h', 'm.change') i),
+       'late', (select max(c.since_change) from agentundo._columns(t.id) c where c.live)::text,
       'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),
       'row', agentundo._table_row(t.id, 'r'), 'row_by_value', agentundo._table_row(t.id, 'r', true), 'rewritten', agentundo._rewritten_sql(t, 'ac'),
       'deleted_since', agentundo._deleted_since_sql(t), 'stranger', agentundo._stranger_sql('f')))
