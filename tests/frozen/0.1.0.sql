@@ -3942,7 +3942,7 @@ $body$ select case when says > 0 then array(select c from unnest(cells[says:says
 
 -- The row that those who stand have left up to an entry: in each column what the last of them has set it to, and what
 -- was there before where none has. Null: no row.
-create or replace function agentundo._left_standing(pattern bigint[], cells bigint[], stands boolean[], gaps boolean[], first int, upto int) returns bigint[]
+create or replace function agentundo._composed(pattern bigint[], cells bigint[], stands boolean[], gaps boolean[], first int, upto int) returns bigint[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
 declare
@@ -4102,7 +4102,7 @@ begin
     select t.stands, t.flips into stands, flips from agentundo._take_back(i, undoes, invocation, stands, flips) t;
     if pattern[i][2] >= 0 then
       stands[i] := case when cells is null then agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, i)) <> state
-        else agentundo._left_standing(pattern, cells, stands, gaps, first, i) is distinct from agentundo._cells_of(cells, state) end;
+        else agentundo._composed(pattern, cells, stands, gaps, first, i) is distinct from agentundo._cells_of(cells, state) end;
       entangled := coalesce(entangled, false) or stands[i];
       flips := case when stands[i] then flips || array[[i, i, 1]] else flips end;
     end if;
@@ -4164,7 +4164,7 @@ begin
     end if;
   end loop;
   if not stranger and cells is not null then
-    row_left := agentundo._left_standing(pattern, cells, stands, gaps, first, n);
+    row_left := agentundo._composed(pattern, cells, stands, gaps, first, n);
     select array_agg((
         select bool_or(pattern[k][4] = 0 or pattern[k][5] = 0 or cells[pattern[k][4]][c] <> cells[pattern[k][5]][c])
         from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0) order by c)
@@ -4199,7 +4199,7 @@ begin
   if stranger or nothing and segments = 1 then
     before := -turn;
     if stranger and (case when cells is null then agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, turn - 1)) = 0
-        else agentundo._left_standing(pattern, cells, stands, gaps, first, turn - 1) is null end) then
+        else agentundo._composed(pattern, cells, stands, gaps, first, turn - 1) is null end) then
       before := null;  -- whoever had made the row is undone: it is not to come back
     end if;
     after := coalesce(steps[cardinality(steps)], ends);
