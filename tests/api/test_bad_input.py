@@ -239,7 +239,7 @@ def test_records_in_another_database(
         undo.invocation(),
     ):
         conn.execute(WIN)
-    assert "do records go there too?" in raised.value.__notes__[0]
+    assert "do records go there too?" in raised.value.__notes__[-1]
     assert_same(before, snapshot(db, TABLE))
 
 
