@@ -87,10 +87,9 @@ def is_lost(conn: psycopg.BaseConnection[Any]) -> bool:
 
 def unfit(found: object, wanted: type[psycopg.BaseConnection[Any]]) -> UsageError:
     """Return what to raise for something that is no connection of ours and no pool."""
-    kind = type(found)
+    kind = f"{type(found).__module__}.{type(found).__qualname__}"
     return UsageError(
-        f"A {kind.__module__}.{kind.__qualname__} is no psycopg.{wanted.__name__} and no pool of"
-        " them.",
+        f"Something of type {kind} is no psycopg.{wanted.__name__} and no pool of them.",
         hint="AgentUndo works with psycopg.Connection, AsyncAgentUndo with psycopg.AsyncConnection."
         " Of SQLAlchemy's connections take .connection.driver_connection, of Django's cursors"
         " .connection.",

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pyagentundo._ambient import ActiveInvocation
 from pyagentundo._json import check_text
 from pyagentundo.errors import InvocationNotFound, UsageError
 from pyagentundo.results import Invocation
 from pyagentundo.selection import Selection, check_number
 
-Target = str | Invocation | Selection | Iterable[str | Invocation]
+_Call = str | Invocation | ActiveInvocation[Any]
+Target = _Call | Selection | Iterable[_Call]
 
 
 def ids(what: Any) -> list[str]:
@@ -20,14 +22,17 @@ def ids(what: Any) -> list[str]:
         UsageError: there is none among them, or something else.
 
     """
-    if isinstance(what, str | Invocation):
+    if isinstance(what, str | Invocation | ActiveInvocation):
         what = [what]
     if not isinstance(what, Iterable):
         raise UsageError(
-            f"A {type(what).__qualname__} names no invocation.",
+            f"Something of type {type(what).__qualname__} names no invocation.",
             hint="Give an id, several ids, or a Selection(run=..., actor=...).",
         )
-    found = [one.id if isinstance(one, Invocation) else check_text(one, "id") for one in what]
+    found = [
+        one.id if isinstance(one, Invocation | ActiveInvocation) else check_text(one, "id")
+        for one in what
+    ]
     if not found:
         raise UsageError("No invocation was named.", hint="undoable() lists what can be undone.")
     return found

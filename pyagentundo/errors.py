@@ -24,7 +24,7 @@ class AgentUndoError(Exception):
 
     Attributes:
         message: what happened, one sentence.
-        hint: what to do next, or None.
+        hint: what to do next, or None. Tracebacks show it below the message.
         detail: the server's DETAIL as parsed JSON, ``{}`` when there is none.
         sqlstate: the SQLSTATE that this class stands for, None where there is none.
         http_status: what a web application best answers with.
@@ -41,6 +41,9 @@ class AgentUndoError(Exception):
         self.message = message
         self.hint = hint
         self.detail = detail or {}
+        if hint:
+            # Not in str(): that is the message alone. Tracebacks, and so logs, show it.
+            self.add_note(f"hint: {hint}")
 
     @property
     def conflicts(self) -> list[Conflict]:
@@ -217,14 +220,21 @@ _BY_SQLSTATE: dict[str, type[AgentUndoError]] = {
 }
 
 
-def from_psycopg(error: psycopg.Error) -> AgentUndoError | None:
-    """Return the exception for an error of ours that came from the server, None for any other."""
+def from_psycopg(error: psycopg.Error, *, pythonic: bool = False) -> AgentUndoError | None:
+    """Return the exception for an error of ours that came from the server, None for any other.
+
+    Args:
+        error: what psycopg raised.
+        pythonic: put the hint, which names functions in SQL, into the words of Python.
+
+    """
     cls = _BY_SQLSTATE.get(error.diag.sqlstate or "")
     if cls is None:
         return None
+    hint = error.diag.message_hint
     return cls(
         (error.diag.message_primary or str(error)).removeprefix(_PREFIX),
-        hint=error.diag.message_hint,
+        hint=_hints.spoken(hint) if pythonic else hint,
         detail=_parse_detail(error.diag.message_detail),
     )
 
@@ -242,10 +252,7 @@ def explain(error: psycopg.Error, *, user: str = "this role") -> AgentUndoError 
     """
     message = error.diag.message_primary or str(error)
     if (error.sqlstate or "").startswith("UN"):
-        ours = from_psycopg(error)
-        if ours is not None:
-            ours.hint = _hints.spoken(ours.hint)
-        return ours
+        return from_psycopg(error, pythonic=True)
     cls = _OURS_ELSEWHERE.get(error.sqlstate or "")
     if cls and message.startswith(_PREFIX):
         return cls(message.removeprefix(_PREFIX), hint=_hints.spoken(error.diag.message_hint))

@@ -48,7 +48,9 @@ class Invocation:
         revert_reason: why.
         revert_id: the revert's own id.
         undoable: whether a revert would find anything to take back.
-        undo_by: until when that is kept.
+        undo_by: until when that is possible: a purge may delete it from then on (not while it is
+            held), or an effect cannot be made up for any more. Null: nothing limits it, or it is
+            not undoable.
 
     """
 
@@ -162,6 +164,7 @@ class Conflict(Mapping[str, Any]):
         columns: the columns concerned.
         invocation: the call whose change cannot be taken back.
         constraint: the constraint that stands in the way.
+        in_the_way: the table that this constraint is of; plans tell it, errors do not.
 
     """
 
@@ -171,6 +174,7 @@ class Conflict(Mapping[str, Any]):
     columns: tuple[str, ...] | None = None
     invocation: str | None = None
     constraint: str | None = None
+    in_the_way: str | None = None
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Conflict:
@@ -239,6 +243,7 @@ class PlanRow:
             columns=self.columns,
             invocation=self.invocation,
             constraint=(self.detail or {}).get("constraint"),
+            in_the_way=(self.detail or {}).get("relation"),
         )
 
 

@@ -139,7 +139,7 @@ def told(text: str) -> None:
         "with undo.invocation(conn,",
         "$ agentundo log",
         "$ agentundo plan --run run-42",
-        "Undo 3 actions by sales-bot for Dana:",
+        "Undo 3 calls by sales-bot for Dana:",
         "stage Won → Proposal",
         "won_total 48000.00 → 0.00",
         "Cannot be undone: - Email to buyer@globex.com: delivered to external recipients",
@@ -151,14 +151,14 @@ def told(text: str) -> None:
         "$ agentundo plan --run run-42 --merge --on-conflict skip",
         "crm.contacts id=301: lifecycle customer → prospect",
         "crm.deals id=D-881: left as it is, row_changed",
-        "partially reverted: 3 invocations, 1 row put back, 2 rows removed, 2 rows left",
+        "partially reverted: 3 calls, 1 row put back, 2 rows removed, 2 rows left",
         "$ agentundo history crm.contacts 301",
         "the same but for Eve's edit",
-        "$ agentundo redo call-1 --yes redone: call-1, 1 row put back, 2 rows brought back",
+        "$ agentundo redo call-1 --yes redone: 3 calls, 1 row put back, 2 rows brought back",
         "tidy_bot=> delete from crm.leads where clean is null; DELETE 24472",
-        "$ agentundo plan --last Undo 2 actions by tidy_bot:",
+        "$ agentundo plan --last Undo 2 calls by tidy_bot:",
         "crm.leads: bring back 24,472 rows",
-        "reverted: 2 invocations, 3 rows put back, 32,630 rows brought back",
+        "reverted: 2 calls, 3 rows put back, 32,630 rows brought back",
         "the same",
         "That took",
     ):
@@ -296,7 +296,7 @@ def test_ctrl_c_in_a_long_revert_leaves_nothing(place: Place) -> None:
         "demo", interrupt_after="leads gone' --yes", patience=_PATIENCE, TMPDIR=str(place.directory)
     )
     assert session.code == 1
-    assert "reverted: 2 invocations" not in session.text
+    assert "reverted: 2 calls" not in session.text
     assert place.left() == []
 
 

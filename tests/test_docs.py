@@ -11,7 +11,7 @@ import pytest
 
 import pyagentundo
 from pyagentundo import errors
-from tests.conftest import Connection
+from tests.conftest import Connection, MakeRole
 from tests.support import pages
 from tests.support.pages import Section
 
@@ -21,17 +21,18 @@ _SECTIONS = [one for page in _PAGES for one in pages.sections(page) if one.title
 
 @pytest.fixture
 def namespace(
-    db: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+    db: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, make_role: MakeRole
 ) -> Iterator[dict[str, Any]]:
     """Prepare what the pages take for granted, and close what they leave open."""
-    db.execute(
-        "create schema crm;"
-        " create table crm.deals (id text primary key, stage text not null, owner text,"
-        " amount numeric(12,2));"
-        " insert into crm.deals values ('D-881', 'Open', 'dana', 1000)"
-    )
+    (table,) = pages.blocks("python.md", "sql")
+    db.execute(table.text.encode())
     db.execute("select agentundo.track('crm.deals', 'all')")
+    app = make_role(member_of="agentundo_app")
+    db.execute(
+        f"grant usage on schema crm to {app}; grant select, update on crm.deals to {app}".encode()
+    )
     monkeypatch.setenv("AGENTUNDO_DATABASE_URL", dsn)
+    monkeypatch.setenv("CRM_APP_DATABASE_URL", f"{dsn} user={app}")
     names: dict[str, Any] = {}
     yield names
     for name in ("conn", "undo"):

@@ -46,6 +46,9 @@ from pyagentundo.cli._options import dsn_option, with_example_last
 def main() -> None:
     """Undo for what AI agents write to a PostgreSQL database.
 
+    A call is one tool call of an agent, known by an id; SQL and Python name it an invocation. Calls
+    of one turn, conversation or job are a run.
+
     The database is the one of --dsn, else AGENTUNDO_DATABASE_URL, else DATABASE_URL, else what
     libpq's own variables say.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from psycopg import errors as pg
 
 from pyagentundo import errors
 from pyagentundo.cli import _hints
-from pyagentundo.cli._reasons import REASONS
+from pyagentundo.cli._reasons import OF_TABLE, REASONS
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._tables import count, key_text, moment
 
@@ -28,6 +29,7 @@ _EXIT_CODES: list[tuple[type[errors.AgentUndoError], int]] = [
     (errors.GuardedStatement, REFUSED),
     (errors.InvocationClosed, REFUSED),
 ]
+_FIRST_ROW = re.compile("(?<=would overwrite later work or break a constraint): .*", re.DOTALL)
 
 
 class ErrorGroup(click.Group):
@@ -54,7 +56,9 @@ class ErrorGroup(click.Group):
                 hint = (
                     _hints.not_for_agents(ctx.invoked_subcommand, ctx.obj.get("standing")) or hint
                 )
-            complain(error.message, lines, hint)
+            # The message also names the first row, for those who see nothing else.
+            message = _FIRST_ROW.sub("", error.message) if lines else error.message
+            complain(message, lines, hint)
             code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ERROR)
             if isinstance(error.__cause__, pg.InsufficientPrivilege):
                 code = REFUSED
@@ -62,6 +66,8 @@ class ErrorGroup(click.Group):
             hint = _hints.spoken(error.diag.message_hint, ctx.invoked_subcommand)
             if hint is None and isinstance(error, pg.InsufficientPrivilege):
                 hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("standing"))
+            if isinstance(error, pg.UndefinedTable):
+                hint = hint or _hints.NO_TABLE
             notes = getattr(error, "__notes__", [])
             complain(error.diag.message_primary or str(error).strip(), notes, hint)
             code = REFUSED if isinstance(error, pg.InsufficientPrivilege) else ERROR
@@ -109,7 +115,8 @@ def describe_conflict(conflict: Mapping[str, Any]) -> str:
     if conflict.get("constraint"):
         line += f" [{conflict['constraint']}]"
     if reason in REASONS:
-        line += f" - {REASONS[reason]}"
+        said = OF_TABLE.get(reason) if conflict.get("in_the_way") else None
+        line += f" - {said.format(conflict['in_the_way']) if said else REASONS[reason]}"
     if "by" in conflict:
         line += f" by {_who(conflict['by'])}"
     return line.removesuffix(",")

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyagentundo.cli._reasons import WRITTEN
+from pyagentundo.cli._reasons import CAUSED, WRITTEN
 from pyagentundo.cli._standing import Standing
 
 _NAMED = r"E?'((?:[^']|'')*)'"
@@ -27,13 +27,16 @@ def _typed(name: str, options: str = "") -> str:
 
 _MERGE = "--merge (puts back only the columns that nobody else changed)"
 _SKIP = "--on-conflict skip (leaves these rows)"
-_CASCADE = "--on-conflict cascade (takes later agent work back first)"
+_CASCADE = "--on-conflict cascade (takes later calls back first)"
 _FORCE = "--on-conflict force (overwrites; needs --by and --reason)"
 _FORCE_FAILS = "Even force does not break constraints"
 _REMOVE = "Revert or change what stands in the way first"
-#: What later agents may have caused, beside `WRITTEN`.
-_CAUSED = ("unique_taken", "has_dependents", "missing_parent")
 LOOK = '"agentundo plan --rows" with the same options shows every row.'
+
+NO_TABLE = (
+    'Write it with its schema, such as sales.deals; "agentundo status" lists what is tracked. Names'
+    " with capitals have to be quoted."
+)
 
 # A table's name, where there is one, is the first group.
 _PATTERNS: list[tuple[re.Pattern[str], str]] = [
@@ -161,24 +164,37 @@ def spoken(hint: str | None, command: str | None = None) -> str | None:
     return hint
 
 
-def ways_out(how: Mapping[str, Any], conflicts: Sequence[Mapping[str, Any]]) -> str:
+def cascade_may_help(how: Mapping[str, Any], conflicts: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether cascade could get an undo past these rows, as far as they themselves say.
+
+    It takes back later calls. What somebody wrote without a tag, captured or not, it leaves.
+    """
+    untagged = any(
+        "by" in conflict and (conflict["by"] or {}).get("invocation") is None
+        for conflict in conflicts
+    )
+    reasons = {conflict.get("reason") for conflict in conflicts}
+    return how.get("on_conflict") != "cascade" and reasons <= {*WRITTEN, *CAUSED} and not untagged
+
+
+def ways_out(
+    how: Mapping[str, Any], conflicts: Sequence[Mapping[str, Any]], *, cascade: bool
+) -> str:
     """Return which further options would get an undo past these rows.
 
     Args:
         how: the options that were given: ``on_conflict`` and ``merge``.
-        conflicts: the rows in the way; ``by`` says who wrote them, where that is known.
+        conflicts: the rows in the way.
+        cascade: whether cascade would help, as far as is known.
 
     """
     mode = how.get("on_conflict") or "abort"
     reasons = {conflict.get("reason") for conflict in conflicts}
-    writers = [conflict.get("by") or {} for conflict in conflicts]
     ways = []
     if not how.get("merge") and reasons <= {"row_changed"}:
         ways.append(_MERGE)
     ways.append(_SKIP)
-    # What a person has written no cascade takes back.
-    by_a_person = any(writer and writer.get("invocation") is None for writer in writers)
-    if mode != "cascade" and reasons <= {*WRITTEN, *_CAUSED} and not by_a_person:
+    if cascade:
         ways.append(_CASCADE)
     if mode != "force" and reasons <= {*WRITTEN}:
         ways.append(_FORCE)

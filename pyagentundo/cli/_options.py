@@ -77,7 +77,9 @@ def conflict_options(command: Decorated) -> Decorated:
 
 def record_options(command: Decorated) -> Decorated:
     """Add what is written down about a revert."""
-    command = click.option("--by", "reverted_by", help="The person who decided it.")(command)
+    command = click.option(
+        "--by", "--reverted-by", "reverted_by", help="The person who decided it."
+    )(command)
     return click.option("--reason", help="Why; --on-conflict force needs both.")(command)
 
 

@@ -1,4 +1,4 @@
-"""What an undo is about, put together for people: actions, rows, what stands in the way, how long.
+"""What an undo is about, put together for people: calls, rows, what stands in the way, how long.
 
 The decisions are the server's; this only asks for them and sorts them.
 """
@@ -30,11 +30,12 @@ class Plan:
 
     Attributes:
         redo: it takes a revert back.
-        actions: the invocations that go back (or are done again), the newest first. Those of which
+        calls: those that go back (or are done again), the newest first. Those of which
             nothing is left to go back are none.
         more: how many of them the role may not be told about.
         counts: rows per table, action and status, as ``plan_summary`` returns them; ``conflicts``
-            hold ``by`` where history knows who wrote the row.
+            hold ``by`` where history knows who wrote the row, ``constraint`` and ``in_the_way``
+            where a constraint, and the table that it is of, keep it from going back.
         rows: the rows themselves, as ``plan`` returns them; None when they are too many.
         effects: what left the database, which no revert of rows takes back.
         uncovered: tables that were written and are not tracked, as far as the calls were recorded.
@@ -46,7 +47,7 @@ class Plan:
     """
 
     redo: bool
-    actions: list[DictRow]
+    calls: list[DictRow]
     more: int
     counts: list[DictRow]
     rows: list[DictRow] | None
@@ -107,7 +108,9 @@ def make(
     began = time.monotonic()
     counts = _queries.call(conn, "plan_summary", how)
     seconds = time.monotonic() - began
-    _queries.add_writers(conn, _with_relation(counts), how.get("scope"))
+    in_the_way = _with_relation(counts)
+    _queries.add_writers(conn, in_the_way, how.get("scope"))
+    _queries.add_obstacles(conn, in_the_way, how)
     few = not by_row and sum(count["rows"] for count in counts) <= FEW
     rows = _queries.call(conn, "plan", how) if few else None
     ids = redone or list(how["invocations"])
@@ -117,7 +120,7 @@ def make(
     relations = sorted({count["relation"] for count in counts})
     return Plan(
         redo=redone is not None,
-        actions=[action for action in told if redone or action["undoable"]],
+        calls=[one for one in told if redone or one["undoable"]],
         more=len(ids) - len(told),
         counts=counts,
         rows=rows,

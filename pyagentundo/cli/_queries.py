@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -17,11 +17,11 @@ from psycopg.rows import DictRow
 from pyagentundo import errors
 from pyagentundo.cli import _json
 from pyagentundo.cli._connection import Connection
-from pyagentundo.cli._reasons import WRITTEN
+from pyagentundo.cli._reasons import CAUSED, WRITTEN
 from pyagentundo.errors import InvocationNotFound
 
 #: How many rows in the way are looked up in history, and for how long, to say who wrote them: that
-#: reads all of a table's history.
+#: reads all of a table's history. No longer is anything else looked up that is only good to know.
 _LOOKED_UP = 5
 _PATIENCE = "3s"
 #: How many of the newest invocations a role that may not read the views can be told about; of a run
@@ -136,6 +136,32 @@ def invocation(conn: Connection, id: str) -> DictRow:  # noqa: A002 - as the col
             f"There is no invocation {id!r}.", hint='"agentundo log" lists what there is.'
         )
     return found[0]
+
+
+def holds(conn: Connection, ids: Sequence[str] | None = None) -> dict[str, DictRow]:
+    """Return what exempts invocations from purge: ``held`` (the reason), ``held_by``, ``held_at``.
+
+    The last event of each tells it. A role that may not read events is told nothing.
+
+    Args:
+        conn: any role.
+        ids: which; None: all that are held.
+
+    """
+    if not readable(conn, "events"):
+        return {}
+    rows = conn.execute(
+        "select * from (select distinct on (invocation) invocation, kind,"
+        "   payload ->> 'reason' as held, payload ->> 'role' as held_by, at as held_at"
+        " from agentundo.events where kind in ('invocation_held', 'hold_released')"
+        " and (%(ids)s::text[] is null or invocation = any (%(ids)s))"
+        " order by invocation, event desc) last where kind = 'invocation_held'",
+        {"ids": None if ids is None else list(ids)},
+    ).fetchall()
+    return {
+        row["invocation"]: {name: row[name] for name in ("held", "held_by", "held_at")}
+        for row in rows
+    }
 
 
 def changes(conn: Connection, id: str) -> list[DictRow]:  # noqa: A002
@@ -293,8 +319,7 @@ def add_writers(
         if conflict.get("reason") in WRITTEN and conflict.get("key") and conflict.get("relation")
     ]
     try:
-        with conn.transaction():
-            conn.execute(f"set local statement_timeout = '{_PATIENCE}'".encode())
+        with _a_few_seconds(conn):
             for conflict in wanted[:_LOOKED_UP]:
                 _add_writer(conn, conflict, scope)
     except (psycopg.Error, errors.AgentUndoError):
@@ -326,6 +351,67 @@ def _add_writer(conn: Connection, conflict: dict[str, Any], scope: str | None) -
     conflict["by"] = named if writer["captured"] else None
 
 
+def add_obstacles(
+    conn: Connection, conflicts: Sequence[dict[str, Any]], how: Mapping[str, Any]
+) -> None:
+    """Put under ``constraint`` and ``in_the_way`` which constraint of which table holds rows up.
+
+    Only the rows of a plan tell it, so the plan is made once more; a plan that takes longer than a
+    few seconds leaves it out.
+
+    Args:
+        conn: any role that may plan.
+        conflicts: rows that stand in the way.
+        how: the arguments of the plan.
+
+    """
+    wanted = [
+        one
+        for one in conflicts
+        if one.get("reason") in (*CAUSED, "constraint") and one.get("key") and one.get("relation")
+    ]
+    if not wanted:
+        return
+    keys = [_json.dumps(one["key"], indent=None) for one in wanted]
+    query, given = _called("plan", _of_plan(how))
+    query += sql.SQL(" where detail ? 'constraint' and key = any (%(keys)s::jsonb[])")
+    for row in _asked_briefly(conn, query, {**given, "keys": keys}):
+        for one in wanted:
+            if all(one[name] == row[name] for name in ("relation", "key", "reason")):
+                one["constraint"] = row["detail"]["constraint"]
+                one["in_the_way"] = row["detail"].get("relation")
+
+
+def cascade_helps(conn: Connection, how: Mapping[str, Any]) -> bool:
+    """Tell whether nothing would stand in the way with cascade; yes where that is unknown."""
+    query, given = _called("plan_summary", {**_of_plan(how), "on_conflict": "cascade"})
+    query += sql.SQL(" where status = 'conflict'")
+    return not _asked_briefly(conn, query, given)
+
+
+def _of_plan(how: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a plan has in common with its revert."""
+    names = ("invocations", "on_conflict", "merge", "scope")
+    return {name: how[name] for name in names if name in how}
+
+
+def _asked_briefly(conn: Connection, query: sql.Composed, given: dict[str, Any]) -> list[DictRow]:
+    """Return what is only good to know; no rows where it failed or took too long."""
+    try:
+        with _a_few_seconds(conn):
+            return conn.execute(query, given).fetchall()
+    except psycopg.Error:
+        return []
+
+
+@contextmanager
+def _a_few_seconds(conn: Connection) -> Iterator[None]:
+    """Let a statement run for as long as somebody would wait for what is only good to know."""
+    with conn.transaction():
+        conn.execute(f"set local statement_timeout = '{_PATIENCE}'".encode())
+        yield
+
+
 # Tables -------------------------------------------------------------------------------------------
 
 
@@ -343,6 +429,21 @@ def tracked(conn: Connection) -> list[DictRow]:
         " on t.history in (format('%I.%I', n.nspname, c.relname), quote_ident(c.relname))"
         " order by t.relation"
     ).fetchall()
+
+
+def kept(conn: Connection) -> list[str]:
+    """Return the tables that are tracked no longer and have a history, as far as the role may know.
+
+    No view tells of them.
+    """
+    if not readable(conn, "_tracked"):
+        return []
+    rows = conn.execute(
+        "select format('%I.%I', n.nspname, c.relname) as name from agentundo._tracked t"
+        " join pg_class c on c.oid = t.relation join pg_namespace n on n.oid = c.relnamespace"
+        " where not t.active order by 1"
+    )
+    return [row["name"] for row in rows]
 
 
 def capture_modes(conn: Connection) -> dict[str, str]:
@@ -392,6 +493,16 @@ def row_history(conn: Connection, table: str, key: dict[str, Any]) -> list[DictR
         "select * from agentundo.row_history(%s::regclass, %s::jsonb)",
         [table, _json.dumps(key, indent=None)],
     ).fetchall()
+
+
+def row_version(conn: Connection, table: str, key: dict[str, Any]) -> str | None:
+    """Return which version of a row there is now; None where there is no such row."""
+    rows = conn.execute(
+        "select agentundo.row_version(%s::regclass, %s::jsonb) as version",
+        [table, _json.dumps(key, indent=None)],
+    ).fetchall()
+    version: str | None = rows[0]["version"]
+    return version
 
 
 # Keeping ------------------------------------------------------------------------------------------

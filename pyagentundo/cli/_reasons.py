@@ -17,3 +17,10 @@ REASONS = {
     "erased": "its history was erased",
 }
 WRITTEN = ("row_changed", "row_rewritten", "row_deleted", "row_exists")
+#: What later calls may have caused, beside `WRITTEN`. A constraint is in the way, and its table.
+CAUSED = ("unique_taken", "has_dependents", "missing_parent")
+#: The same in words, where the other table is known.
+OF_TABLE = {
+    "has_dependents": "rows of {} refer to it",
+    "missing_parent": "the row of {} that it refers to is not there",
+}

@@ -1,4 +1,4 @@
-"""Which invocations a command is about: ids, a run, or everything that filters match.
+"""Which calls a command is about: ids, a run, or everything that filters match.
 
 ``log``, ``plan`` and ``revert`` share these options. What they select is one unit: undone
 together, its members never conflict with each other.
@@ -12,9 +12,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import click
+from psycopg.rows import DictRow
 
 from pyagentundo.cli import _complete, _queries, _times
 from pyagentundo.cli._connection import Connection
+from pyagentundo.cli._failures import notice
+from pyagentundo.cli._screen import printable
 from pyagentundo.errors import InvocationNotFound, NotPermitted
 from pyagentundo.selection import NO_REVERTS, Selection
 
@@ -43,12 +46,18 @@ class Chosen:
         if mine["since"] and mine["until"] and mine["since"] >= mine["until"]:
             raise click.UsageError("--since is not before --until: nothing lies between them.")
         chosen = cls(filters=Selection(**mine), **own)
-        ways = (bool(chosen.ids), chosen.has_filters(), chosen.last, chosen.last_invocation)
-        if sum(ways) > 1:
+        if sum((bool(chosen.ids), chosen.last, chosen.last_invocation)) > 1:
+            raise click.UsageError("Give ids, or --last, or --last-invocation: one of them.")
+        if (chosen.ids and chosen.has_filters()) or (chosen.is_newest and mine["run"]):
             raise click.UsageError(
-                "Give ids, or filters such as --run, or --last, or --last-invocation: one of them."
+                "An id needs no filters, and a run is not the newest one: give one of them."
             )
         return chosen
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether it is about the newest run, or the newest call."""
+        return self.last or self.last_invocation
 
     @property
     def scope(self) -> str | None:
@@ -56,13 +65,13 @@ class Chosen:
         return self.filters.scope
 
     def has_filters(self) -> bool:
-        """Tell whether invocations are chosen by what they are, not by id."""
+        """Tell whether calls are chosen by what they are, not by id."""
         return bool(self.filters.given().keys() - {"scope"})
 
     def require_some(self) -> None:
         """Refuse to mean everything."""
-        if not (self.ids or self.has_filters() or self.last or self.last_invocation):
-            raise click.UsageError("Name invocations, or choose them with --run, --last, … .")
+        if not (self.ids or self.has_filters() or self.is_newest):
+            raise click.UsageError("Name calls, or choose them with --run, --last, … .")
 
     def where(self) -> tuple[str, dict[str, Any]]:
         """Return a condition on invocations that are called ``i``, and its parameters."""
@@ -71,10 +80,14 @@ class Chosen:
             return f"i.id = any (%(ids)s) and {condition}", {**given, "ids": list(self.ids)}
         return condition, given
 
-    def resolve(self, conn: Connection) -> list[str]:
+    def resolve(self, conn: Connection, *, aloud: bool = False) -> list[str]:
         """Return the ids to undo together.
 
         Ids that were named are returned as they are: the server says which it does not know.
+
+        Args:
+            conn: any role but an agent's.
+            aloud: say which run is the newest, because no plan will be shown that tells it.
 
         Raises:
             InvocationNotFound: nothing matches.
@@ -83,14 +96,16 @@ class Chosen:
         """
         if self.ids:
             return list(self.ids)
-        if self.last or self.last_invocation:
-            return self._newest(conn)
+        if self.is_newest and not self.has_filters():
+            return self._newest(conn, aloud=aloud)
         run = self.filters.run
         if run and self.filters.given().keys() <= {"run", "from_step", "scope"}:
             found = _queries.of_run(conn, run, self.scope, self.filters.from_step)
         elif _queries.readable(conn, "invocations"):
             condition, values = self.where()
             rows = _queries.invocations(conn, f"{condition} and {NO_REVERTS}", values)
+            if self.is_newest:
+                rows = self._newest_of(rows, aloud=aloud)
             found = [row["id"] for row in rows]
         else:
             # It is told of the newest only, and would miss the older ones without knowing it.
@@ -100,13 +115,13 @@ class Chosen:
             )
         if not found:
             raise InvocationNotFound(
-                "No invocation matches.",
+                "No call matches.",
                 hint="agentundo log with the same options shows what does.",
             )
         return found
 
-    def _newest(self, conn: Connection) -> list[str]:
-        """Return the newest run of the scope, or its newest invocation, that can be undone."""
+    def _newest(self, conn: Connection, *, aloud: bool) -> list[str]:
+        """Return the newest run of the scope, or its newest call, that can be undone."""
         newest = conn.execute(
             "select kind, id from agentundo.undoable(%s, null, %s) with ordinality where undoable"
             " and (kind = 'invocation' or not %s) order by ordinality limit 1",
@@ -115,8 +130,25 @@ class Chosen:
         if newest is None:
             raise InvocationNotFound("There is nothing left that could be undone.")
         if newest["kind"] == "run":
+            if aloud:
+                notice(f"the newest run is {printable(newest['id'])}")
             return _queries.of_run(conn, newest["id"], self.scope)
         return [newest["id"]]
+
+    def _newest_of(self, rows: list[DictRow], *, aloud: bool) -> list[DictRow]:
+        """Return the newest of these calls that can be undone, with those of them of its run.
+
+        What the filters do not match stays, of the same run too: it may be somebody else's.
+        """
+        can = [row for row in rows if row["undoable"]]
+        if not can:
+            return []
+        newest = max(can, key=lambda row: (row["last_write_at"], row["id"]))
+        if self.last_invocation or not newest["run"]:
+            return [newest]
+        if aloud:
+            notice(f"the newest run is {printable(newest['run'])}, of it what the options match")
+        return [row for row in rows if row["run"] == newest["run"]]
 
 
 #: How many of the newest invocations --last looks through for one that is not undone yet.
@@ -134,7 +166,7 @@ def selection_options(*, last: bool) -> Callable[[Callable[..., Any]], Callable[
     """
     options = [
         click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=_complete.invocations),
-        click.option("--run", help="All invocations of this run.", shell_complete=_complete.runs),
+        click.option("--run", help="All calls of this run.", shell_complete=_complete.runs),
         click.option("--from-step", type=click.IntRange(min=1), help="Of the run, from this step."),
         click.option("--role", help="Those that this database role made."),
         click.option("--actor", help="Those of this agent."),
@@ -150,7 +182,12 @@ def selection_options(*, last: bool) -> Callable[[Callable[..., Any]], Callable[
     ]
     if last:
         options += [
-            click.option("--last", is_flag=True, help="The newest run that can be undone."),
+            click.option(
+                "--last",
+                is_flag=True,
+                help="The newest run that can be undone, with filters of what they match. Once it"
+                " is undone, the run before.",
+            ),
             click.option(
                 "--last-invocation", is_flag=True, help="The newest call that can be undone."
             ),

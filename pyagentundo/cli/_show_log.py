@@ -1,8 +1,8 @@
-"""Invocations in words: a list of them, and one of them whole."""
+"""Calls in words: a list of them, and one of them whole."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psycopg.rows import DictRow
@@ -13,16 +13,16 @@ from pyagentundo.cli._tables import count, moment, print_fields, print_table
 _CHANGES = ["relation", "operation", "rows", "role", "at", "covered_by"]
 _EFFECTS = ["name", "kind", "summary", "undo_by", "side_effect", "cost", "remedy"]
 
-_EMPTY = "no invocations"
+_EMPTY = "no calls"
 _STATUS_COLOUR = {"reverted": "yellow", "partially_reverted": "yellow", "failed": "red"}
 
 
 def show_log(screen: Screen, rows: Sequence[DictRow], *, more: bool) -> None:
-    """List invocations: a table in a pipe and where it fits, else two or three lines for each.
+    """List calls: a table in a pipe and where it fits, else two or three lines for each.
 
     Args:
         screen: where.
-        rows: of the view ``invocations``.
+        rows: of the view ``invocations``, each with what holds it.
         more: there are older ones too.
 
     """
@@ -63,7 +63,13 @@ def _entry(screen: Screen, row: DictRow) -> None:
     state = f"{status}, {count(row['rows'], 'row')}"
     screen.line(f"{printable(row['id'])}  {state}", fg=_STATUS_COLOUR.get(row["status"]))
     screen.line(f"    {_sentence(row)}", hang=0)
+    if row["held"]:
+        screen.line(f"    {printable(_hold(row))}", hang=0)
     _uncovered(screen, row)
+
+
+def _hold(row: Mapping[str, Any]) -> str:
+    return f"held by {row['held_by']} since {moment(row['held_at'])}: {row['held']}"
 
 
 def _sentence(row: DictRow) -> str:
@@ -111,5 +117,6 @@ def _flat_names() -> dict[str, str]:
         "status": "status",
         "rows": "rows",
         "tables": "relations",
+        "held": "held",
         "not tracked": "uncovered",
     }

@@ -14,7 +14,7 @@ from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._tables import count, key_text, moment, value_text
 from pyagentundo.cli._times import duration
 
-#: How many actions are named when there are many.
+#: How many calls are named when there are many.
 _NAMED = 20
 #: Where there is no terminal: from here on each column of a row stands on a line of its own.
 _LONG = 100
@@ -40,7 +40,7 @@ def show_plan(screen: Screen, plan: Plan, rows: Iterable[DictRow] | None = None)
         return
     screen.line(_headline(plan), bold=True)
     screen.line()
-    _actions(screen, plan)
+    _calls(screen, plan)
     _counts(screen, plan)
     if rows is not None:
         screen.line()
@@ -60,22 +60,24 @@ def show_outcome(
     status: str,
     result: DictRow,
     left: Plan | None,
-    redone: str | None,
+    redone: Sequence[str],
     uncovered: Sequence[str],
+    further: str = "",
 ) -> None:
     """Say what an undo has done.
 
     Args:
         screen: where.
         status: as it is called here: a redo has words of its own.
-        result: the server's answer, with the invocations that it is about.
+        result: the server's answer, with the calls that it is about.
         left: a plan of what was not taken back, if anything.
-        redone: the invocation that was to be done again; None for a revert.
+        redone: the calls that were to be done again; none for a revert.
         uncovered: tables that were written and not taken back, because they are not tracked.
+        further: options that the role has to give when it takes this back.
 
     """
-    ids = result["invocations"]
-    what = printable(redone or (ids[0] if len(ids) == 1 else count(len(ids), "invocation")))
+    ids = redone or result["invocations"]
+    what = printable(ids[0]) if len(ids) == 1 else count(len(ids), "call")
     written = ", ".join(
         f"{count(result[column], 'row')} {done}" for column, done in _DONE.items() if result[column]
     )
@@ -97,10 +99,14 @@ def show_outcome(
             screen.line("nothing to revert: no write of it was captured")
     if result["revert_id"]:
         screen.line(f"revert id: {result['revert_id']}")
+    way_back = None
     if status in ("reverted", "partially_reverted"):
-        screen.line(f"take it back: agentundo redo {shlex.quote(printable(ids[0]))}")
+        way_back = f"redo {shlex.quote(printable(ids[0]))}"
     elif status in ("redone", "partially_redone"):
-        screen.line(f"take it back: agentundo revert {shlex.quote(printable(str(redone)))}")
+        # Of the calls' own ids it would be a revert of some of them; by its id it is all of it.
+        way_back = f"revert {shlex.quote(result['revert_id'])}"
+    if way_back:
+        screen.line(f"take it back: agentundo {way_back}{further}")
     for one in uncovered:
         screen.line(f"not tracked, stays as it is: {printable(one)}", fg="yellow")
     if left is not None:
@@ -127,11 +133,11 @@ def _conflicts(screen: Screen, plan: Plan, *, conflicts: str = "In the way") -> 
 
 
 def _headline(plan: Plan) -> str:
-    total = len(plan.actions) + plan.more
-    who = sorted({row["actor"] or row["role"] or "somebody" for row in plan.actions})
+    total = len(plan.calls) + plan.more
+    who = sorted({row["actor"] or row["role"] or "somebody" for row in plan.calls})
     who = [] if who == ["somebody"] else who
-    whom = sorted({row["on_behalf_of"] for row in plan.actions if row["on_behalf_of"]})
-    text = f"{'Redo' if plan.redo else 'Undo'} {count(total, 'action')}"
+    whom = sorted({row["on_behalf_of"] for row in plan.calls if row["on_behalf_of"]})
+    text = f"{'Redo' if plan.redo else 'Undo'} {count(total, 'call')}"
     if who:
         text += f" by {_listed(who)}"
     if whom:
@@ -144,28 +150,31 @@ def _listed(names: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
-def _actions(screen: Screen, plan: Plan) -> None:
-    """List the actions, the newest first, each with its rows where there are few."""
-    by_action: dict[str, list[DictRow]] = {}
+def _calls(screen: Screen, plan: Plan) -> None:
+    """List the calls, the newest first, each with its rows where there are few."""
+    by_call: dict[str, list[DictRow]] = {}
     for row in plan.rows or []:
-        by_action.setdefault(row["invocation"], []).append(row)
-    for number, action in enumerate(plan.actions[:_NAMED], start=1):
-        screen.line(f"{number}. {_action(action)}", hang=3)
-        _rows(screen, by_action.pop(action["id"], []), plan)
-    left = len(plan.actions) - _NAMED + plan.more if len(plan.actions) > _NAMED else plan.more
+        by_call.setdefault(row["invocation"], []).append(row)
+    for number, call in enumerate(plan.calls[:_NAMED], start=1):
+        screen.line(f"{number}. {_call(call)}", hang=3)
+        _rows(screen, by_call.pop(call["id"], []), plan)
+    left = len(plan.calls) - _NAMED + plan.more if len(plan.calls) > _NAMED else plan.more
     if left:
-        screen.line(f"… and {count(left, 'more action', 'more actions')}")
-    # What a redo does stands under the revert that it takes back.
-    for rows in by_action.values():
+        screen.line(f"… and {count(left, 'more call', 'more calls')}")
+    # The rows of a redo stand under the revert that it takes back, not under the calls.
+    if plan.redo and by_call and len(plan.calls) > 1:
+        screen.line()
+        screen.line("All of them together:")
+    for rows in by_call.values():
         _rows(screen, rows, plan)
 
 
-def _action(action: DictRow) -> str:
-    place = f"step {action['step']} of {action['run']}" if action["run"] else None
-    if action["run"] and not action["step"]:
-        place = f"of {action['run']}"
-    about = ", ".join(filter(None, [action["id"], place, moment(action["at"])]))
-    return printable(f"{action['tool'] or 'a write'} ({about})")
+def _call(call: DictRow) -> str:
+    place = f"step {call['step']} of {call['run']}" if call["run"] else None
+    if call["run"] and not call["step"]:
+        place = f"of {call['run']}"
+    about = ", ".join(filter(None, [call["id"], place, moment(call["at"])]))
+    return printable(f"{call['tool'] or 'a write'} ({about})")
 
 
 def _counts(screen: Screen, plan: Plan) -> None:

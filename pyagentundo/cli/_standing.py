@@ -42,6 +42,11 @@ class Standing:
     is_app: bool = False
     is_agent: bool = False
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it may plan and revert within a scope and for a person only."""
+        return self.is_app and not self.is_operator
+
     @classmethod
     def of(cls, conn: psycopg.Connection[DictRow]) -> Standing:
         """Ask the server what the connected role is."""

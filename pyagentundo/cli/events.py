@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from datetime import datetime
 
 import click
@@ -51,6 +50,9 @@ def events(
 ) -> None:
     """Show what happened: reverts, redos, holds, purges, erasures.
 
+    After "by" stands who did it: the person that was named, and the database role. After the colon
+    stands the call that it was done to, with its tool, agent and scope.
+
     With --json each is one line. They come in the order of their numbers: with --after and the
     last number that it has seen, a log collector misses none and sees none twice. So one that was
     numbered by a transaction still open holds up those after it.
@@ -62,28 +64,34 @@ def events(
     """
     wanted = _feed.Wanted(after=after, kind=kind, scope=scope, since=since, limit=limit)
     screen = Screen.of()
+    none = True
     with connected() as conn, contextlib.suppress(KeyboardInterrupt):
         for row in _feed.follow(conn, wanted, every=every) if follow else _feed.now(conn, wanted):
+            none = False
             if as_json:
                 print_json_line(row)
             else:
                 _line(screen, row)
+        if none and not as_json:
+            screen.line("no events")
 
 
 def _line(screen: Screen, row: DictRow) -> None:
-    parts: Iterator[str | None] = iter(
-        (
-            str(row["event"]),
-            moment(row["at"]),
-            row["kind"],
-            row["invocation"],
-            row["tool"],
-            f"by {row['actor']}" if row["actor"] else None,
-            f"in {row['scope']}" if row["scope"] else None,
-        )
-    )
-    screen.line(printable(" ".join(filter(None, parts))), hang=4)
+    """Print who did what, then to which call: its agent is another than who did it."""
     payload = {name: part for name, part in row["payload"].items() if part is not None}
+    person, role = payload.pop("by", None), payload.pop("role", None)
+    who = f"{person} as {role}" if person and role else person or role
+    line = f"{row['event']} {moment(row['at'])} {row['kind']}"
+    line += f" by {who}" if who else ""
+    about = (
+        row["invocation"],
+        row["tool"],
+        f"of {row['actor']}" if row["actor"] else None,
+        f"in scope {row['scope']}" if row["scope"] else None,
+    )
+    if row["invocation"]:
+        line += f": {' '.join(filter(None, about))}"
+    screen.line(printable(line), hang=4)
     if payload:
         screen.line(f"    {key_text(payload)}", hang=0)
 

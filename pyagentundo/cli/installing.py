@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from pyagentundo import __version__, installer
@@ -11,6 +13,7 @@ from pyagentundo.cli._connection import Connection, connected
 from pyagentundo.cli._failures import notice
 from pyagentundo.cli._options import dry_run_option, dsn_option, yes_option
 from pyagentundo.cli._questions import confirm_for_good
+from pyagentundo.cli._screen import printable
 from pyagentundo.cli._tables import count
 from pyagentundo.cli.state import nothing_tracked
 
@@ -34,7 +37,7 @@ def install(dry_run: bool) -> None:
         report = installer.install(conn, dry_run=dry_run, note=notice)
         _report(report, dry_run)
         if not dry_run:
-            _say_what_next(conn)
+            _say_what_next(conn, kept=_queries.kept(conn) if report.action == "installed" else [])
 
 
 @click.command()
@@ -120,13 +123,25 @@ def _report(report: installer.Report, dry_run: bool) -> None:
     click.echo(f"{report.action}: agentundo{details}{kept}")
 
 
-def _say_what_next(conn: Connection) -> None:
-    """End with how much is tracked, and the next command to type."""
+def _say_what_next(conn: Connection, *, kept: list[str]) -> None:
+    """End with how much is tracked, and the next command to type.
+
+    Args:
+        conn: where it was installed.
+        kept: tables whose history an uninstall has left.
+
+    """
     if not _queries.readable(conn, "tracked"):
         return  # an app looks whether all is up to date
     rows = conn.execute("select count(*) as tables from agentundo.tracked").fetchall()
     tables = rows[0]["tables"]
-    if tables:
+    if kept:
+        again = printable(shlex.join(kept))
+        click.echo(
+            f"0 tables tracked. The history of {count(len(kept), 'table')} was kept: to undo what"
+            f" is in it, and to capture again: agentundo track {again}"
+        )
+    elif tables:
         click.echo(f"{count(tables, 'table')} tracked. Next: agentundo doctor")
     else:
         click.echo(nothing_tracked())

@@ -30,8 +30,8 @@ _rolls_back = dry_run_option("Do it, show it, and roll back.")
 def purge(older_than: str | None, as_json: bool, dry_run: bool, yes: bool) -> None:
     """Delete old history for good.
 
-    What an invocation did longer ago than that can no longer be undone. What is held stays. Call it
-    from a scheduler, with --yes.
+    What a call did longer ago than that can no longer be undone. What is held stays. Nothing is
+    purged by itself: run this from a scheduler, with --yes.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def purge(older_than: str | None, as_json: bool, dry_run: bool, yes: bool) -> No
         print_json(gone)
     else:
         what = [
-            count(gone["invocations"], "invocation"),
+            count(gone["invocations"], "call"),
             count(gone["changes"], "change"),
             count(gone["images"], "row image"),
         ]
@@ -67,8 +67,8 @@ def erase(
 ) -> None:
     """Delete every captured version of one row for good.
 
-    Also input, result and error of the invocations that touched it. They can no longer take this
-    row back. The row in your table stays: delete that yourself. KEY is written as for history.
+    Also input, result and error of the calls that touched it. Their undo no longer takes this row
+    back. The row in your table stays: delete that yourself. KEY is written as for history.
 
     \b
     Example:
@@ -90,14 +90,16 @@ def erase(
 
 
 @click.command()
-@click.argument("invocation", shell_complete=_complete.invocations)
+@click.argument("invocation", metavar="ID", shell_complete=_complete.invocations)
 @click.option("--reason", help="Why it must stay; it is kept.")
 @click.option("--release", is_flag=True, help="Let it go again.")
 @dsn_option
 @json_option
 @_rolls_back
 def hold(invocation: str, reason: str | None, release: bool, as_json: bool, dry_run: bool) -> None:
-    """Exempt an invocation from purge, or release it.
+    """Exempt a call from purge, or release it.
+
+    What is held, why and by whom, log and show tell; log --held lists it.
 
     \b
     Examples:

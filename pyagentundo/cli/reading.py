@@ -12,9 +12,13 @@ from pyagentundo.cli._connection import Connection, connected
 from pyagentundo.cli._failures import notice
 from pyagentundo.cli._json import print_json
 from pyagentundo.cli._options import dsn_option, json_option, scope_option
-from pyagentundo.cli._screen import Screen
+from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._selection import Chosen, selection_options
+from pyagentundo.cli._tables import key_text
 from pyagentundo.errors import NotPermitted
+
+#: What is told of a call that nothing exempts from purge.
+NOT_HELD = {"held": None, "held_by": None, "held_at": None}
 
 _colour_option = click.option(
     "--color",
@@ -31,14 +35,17 @@ _colour_option = click.option(
 @click.option(
     "-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most."
 )
+@click.option("--held", is_flag=True, help="Only those that hold exempts from purge.")
 @dsn_option
 @json_option
-def log(selection: Chosen, limit: int, as_json: bool) -> None:
-    """List invocations, newest first.
+def log(selection: Chosen, limit: int, held: bool, as_json: bool) -> None:
+    """List calls, newest first.
 
-    Who made them, for whom, with what tool, when, how many rows, what became of them, and, of
-    recorded ones, which tables they wrote that are not tracked. An app is told of one scope, and
-    whether they can still be undone.
+    Who made them, for whom, with what tool, when, how many rows, what became of them, what holds
+    them, and, of recorded ones, which tables they wrote that are not tracked. An app is told of one
+    scope, and whether they can still be undone.
+
+    On a terminal each call is a few lines, in a pipe or file a line of a wide table.
 
     \b
     Examples:
@@ -50,7 +57,14 @@ def log(selection: Chosen, limit: int, as_json: bool) -> None:
     with connected() as conn:
         if not _queries.readable(conn, "invocations"):
             _tell_an_app(selection)
+            if held:
+                raise NotPermitted("Only operators and auditors are told what is held.")
+        if held:
+            condition += " and i.id = any (%(held)s)"
+            values = {**values, "held": list(_queries.holds(conn))}
         rows = _queries.invocations(conn, condition, values, limit + 1)
+        holds = _queries.holds(conn, [row["id"] for row in rows])
+    rows = [{**row, **(holds.get(row["id"]) or NOT_HELD)} for row in rows]
     if as_json:
         print_json(rows[:limit])
     else:
@@ -68,13 +82,14 @@ def _tell_an_app(selection: Chosen) -> None:
 
 
 @click.command()
-@click.argument("invocation", shell_complete=_complete.invocations)
+@click.argument("invocation", metavar="ID", shell_complete=_complete.invocations)
 @dsn_option
 @json_option
 def show(invocation: str, as_json: bool) -> None:
-    """Show one invocation.
+    """Show one call.
 
-    Who made it, when, what it was asked, and which tables it changed.
+    Who made it, when, what it was asked, what holds it, and which tables it changed. A change is
+    covered by the revert that has taken it back.
 
     \b
     Example:
@@ -82,6 +97,7 @@ def show(invocation: str, as_json: bool) -> None:
     """
     with connected() as conn:
         about = _queries.invocation(conn, invocation)
+        about |= _queries.holds(conn, [invocation]).get(invocation, NOT_HELD)
         changes = _queries.changes(conn, invocation)
         effects = _queries.effects(conn, [invocation])
     if as_json:
@@ -91,13 +107,13 @@ def show(invocation: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("invocation", shell_complete=_complete.invocations)
+@click.argument("invocation", metavar="ID", shell_complete=_complete.invocations)
 @scope_option
 @_colour_option
 @dsn_option
 @json_option
 def diff(invocation: str, scope: str | None, colour: str, as_json: bool) -> None:
-    """Show what an invocation changed, column by column.
+    """Show what a call changed, column by column.
 
     \b
     Examples:
@@ -125,7 +141,9 @@ def diff(invocation: str, scope: str | None, colour: str, as_json: bool) -> None
 def history(table: str, key: tuple[str, ...], colour: str, as_json: bool) -> None:
     """Show every captured version of one row, oldest first.
 
-    KEY is the value of the key column; COLUMN=VALUE for each of several; or a JSON object.
+    KEY is the value of the key column; COLUMN=VALUE for each of several; or a JSON object. Where
+    the table is not tracked with --capture all, people's writes are not captured: where one must
+    have been it is said.
 
     \b
     Examples:
@@ -135,13 +153,16 @@ def history(table: str, key: tuple[str, ...], colour: str, as_json: bool) -> Non
     """
     screen = Screen.of(colour=colour)
     with connected() as conn:
-        rows = _queries.row_history(conn, table, key_of(conn, table, key))
+        wanted = key_of(conn, table, key)
+        rows = _queries.row_history(conn, table, wanted)
+        version = _queries.row_version(conn, table, wanted) if rows else None
+        keyed = bool(_queries.key_columns(conn, table))
     if as_json:
         print_json(rows)
     elif rows:
-        _show_history.show_history(screen, rows)
+        _show_history.show_history(screen, rows, version=version, keyed=keyed)
     else:
-        screen.line("no captured versions")
+        screen.line(f"no captured versions of {printable(table)} {key_text(wanted)}")
 
 
 def key_of(conn: Connection, table: str, words: tuple[str, ...]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ _FROM_DSN = {
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.option("--run", help="The run that this belongs to.")
 @click.option("--actor", help="The agent.")
-@click.option("--for", "on_behalf_of", help="The person for whom it acts.")
+@click.option("--for", "--on-behalf-of", "on_behalf_of", help="The person for whom it acts.")
 @click.option("--tool", help="What to call it. [default: the program's name]")
 @click.option("--scope", help="The tenant, campaign or project.")
 @dsn_option

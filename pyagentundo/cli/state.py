@@ -29,7 +29,8 @@ _COLOUR = {"error": "red", "warning": "yellow"}
 def status(as_json: bool) -> None:
     """Show what is installed and which tables are tracked.
 
-    Rows and size are those of a table's history; the number of rows is the server's estimate.
+    Rows and size are those of a table's history; the number of rows is the server's estimate. Of
+    what is wrong with a table the worst is shown; doctor tells all.
 
     \b
     Example:
@@ -65,6 +66,8 @@ def status(as_json: bool) -> None:
         screen.line()
     for table in unwell:
         screen.line(printable(f"{table['relation']}: {table['health']}"), fg="red")
+    if unwell:
+        screen.line("That is the worst of each table. All of it, and what to do: agentundo doctor")
 
 
 def nothing_tracked() -> str:
@@ -136,9 +139,12 @@ def _findings(screen: Screen, found: Sequence[dict[str, Any]]) -> None:
 def _summary(role: str, tables: Sequence[DictRow]) -> str:
     if not tables:
         return f"{printable(role)} can write no table of yours."
-    good = sum(table["reversible"] for table in tables)
-    text = f"reversible: {good} of the {count(len(tables), 'table')} {printable(role)} can write"
     rest = [table["relation"] for table in tables if not table["reversible"]]
+    if len(tables) == 1:
+        only = f"the only table {printable(role)} can write: {printable(tables[0]['relation'])}"
+        return f"not reversible: {only}" if rest else f"reversible: {only}"
+    good = len(tables) - len(rest)
+    text = f"reversible: {good} of the {len(tables)} tables {printable(role)} can write"
     return f"{text}; not: {printable(', '.join(rest))}" if rest else text
 
 

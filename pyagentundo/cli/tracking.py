@@ -183,8 +183,8 @@ def untrack(
 def sync(tables: tuple[str, ...], as_json: bool, dry_run: bool) -> None:
     """Adapt capture to altered tables and new partitions.
 
-    Without event triggers (which only a superuser can install) run it after migrations. Prints the
-    tables that needed it.
+    Without event triggers (which only a superuser can install) run it after migrations. Prints all
+    tables that are in step now, those that needed nothing too.
 
     \b
     Example:

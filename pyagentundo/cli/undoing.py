@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +30,7 @@ from pyagentundo.cli._progress import progress
 from pyagentundo.cli._questions import can_ask, confirm
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._selection import Chosen, selection_options
+from pyagentundo.cli._standing import Standing
 from pyagentundo.cli._tables import count
 from pyagentundo.errors import UndoConflict, translated
 
@@ -83,11 +85,15 @@ def revert(
     yes: bool,
     **how: Any,
 ) -> None:
-    """Take invocations or a run back.
+    """Take calls or a run back.
 
     All of it, or in case of a conflict nothing, unless --on-conflict says otherwise. A revert
-    is an invocation itself and can be taken back with redo. On a terminal it shows its plan and
-    asks; without one it goes ahead.
+    is a call itself and can be taken back with redo. On a terminal it shows its plan and asks;
+    without one it goes ahead.
+
+    --last takes the newest run that can still be undone, whoever made it: given twice it takes two
+    runs back. With --actor, --role, --tool, --since … it takes of the newest run that they match
+    the calls that they match, and no other.
 
     The exit code is 3 if rows stand in the way (nothing was changed then) or were left out.
 
@@ -96,10 +102,11 @@ def revert(
       agentundo revert 0194f3c2-7a1e-7c52-9d3b-2f6a8c1e5b70 --reason "wrong deal"
       agentundo revert --run run-42 --on-conflict skip --yes
       agentundo revert --last
+      agentundo revert --last --actor sales-bot --since 2h
     """
     selection.require_some()
     with connected() as conn:
-        ids = selection.resolve(conn)
+        ids = selection.resolve(conn, aloud=not (dry_run or can_ask(yes=yes)))
         how |= {"invocations": ids, "scope": selection.scope}
         planned = {name: how[name] for name in ("invocations", "scope", "on_conflict", "merge")}
         if dry_run:
@@ -109,15 +116,15 @@ def revert(
             made = _plans.make(conn, planned)
             _ask(conn, made, planned, "Revert", ids, by_row=by_row, as_json=as_json)
         with (
-            _refusals(conn, how, as_json=as_json),
+            _refusals(conn, planned, as_json=as_json),
             progress(conn, "reverting", made.seconds if made else None),
         ):
             result = _queries.undo(conn, "revert", how)
-        _finish(conn, result, planned, as_json=as_json)
+        _finish(conn, result, how, as_json=as_json)
 
 
 @click.command()
-@click.argument("invocation", shell_complete=_complete.invocations)
+@click.argument("invocation", metavar="ID", shell_complete=_complete.invocations)
 @conflict_options
 @record_options
 @scope_option
@@ -134,7 +141,7 @@ def redo(
     yes: bool,
     **how: Any,
 ) -> None:
-    """Take the newest revert of an invocation back.
+    """Take the newest revert of a call back.
 
     What the agent did is there again, with everything that was reverted together with it. On a
     terminal it shows its plan and asks; without one it goes ahead.
@@ -147,26 +154,28 @@ def redo(
         planned = {name: how[name] for name in ("scope", "on_conflict", "merge")}
         planned["invocations"] = [invocation]
         made = None
-        if dry_run or (can_ask(yes=yes) and _queries.readable(conn, "invocations")):
-            revert_id, redone = _queries.standing_revert(conn, invocation)
+        redone = [invocation]
+        if dry_run or _queries.readable(conn, "invocations"):
+            revert_id, together = _queries.standing_revert(conn, invocation)
             if dry_run and revert_id is None:
                 _nothing_to_redo(as_json=as_json)
             if revert_id is not None:
-                planned["invocations"] = [revert_id]
+                redone, planned["invocations"] = together, [revert_id]
                 if dry_run:
                     _show(conn, planned, redone=redone, by_row=by_row, as_json=as_json)
-                made = _plans.make(conn, planned, redone=redone)
-                _ask(conn, made, planned, "Redo", redone, by_row=by_row, as_json=as_json)
+                if can_ask(yes=yes):
+                    made = _plans.make(conn, planned, redone=redone)
+                    _ask(conn, made, planned, "Redo", redone, by_row=by_row, as_json=as_json)
         elif can_ask(yes=yes):
             # The plan is that of the revert's id, which only the views tell.
             notice("only an operator or auditor is shown the plan of a redo")
             confirm(f"Redo {printable(invocation)}?", yes=yes)
         with (
-            _refusals(conn, how, as_json=as_json),
+            _refusals(conn, planned, as_json=as_json),
             progress(conn, "redoing", made.seconds if made else None),
         ):
             result = _queries.undo(conn, "redo", {"invocation": invocation, **how})
-        _finish(conn, result, planned, as_json=as_json, redone=invocation)
+        _finish(conn, result, how | planned, as_json=as_json, redone=redone)
 
 
 def _nothing_to_redo(*, as_json: bool) -> None:
@@ -204,7 +213,7 @@ def _show(
         else:
             _print_plan(conn, Screen.of(), made, how, by_row=by_row)
             if made.is_refused:
-                Screen.of().line(_hints.ways_out(how, made.conflicts))
+                Screen.of().line(_ways_out(conn, how, made.conflicts))
     click.get_current_context().exit(OK if whole else CONFLICT)
 
 
@@ -241,13 +250,13 @@ def _ask(
         total = made.total("conflict")
         message = f"{count(total, 'row')} would be overwritten or break a constraint"
         in_the_way = [one for one in made.conflicts if one["status"] == "conflict"]
-        hint = _hints.ways_out(how, in_the_way)
+        hint = _ways_out(conn, how, in_the_way)
         if as_json:
             _print_refusal(message, in_the_way, total, hint)
         complain(f"{message}. Nothing was changed.", [], hint)
         click.get_current_context().exit(CONFLICT)
     if made.total(*_plans.ACTS):
-        these = printable(ids[0]) if len(ids) == 1 else count(len(ids), "invocation")
+        these = printable(ids[0]) if len(ids) == 1 else count(len(ids), "call")
         confirm(f"{verb} {these}?", yes=False)
 
 
@@ -260,7 +269,8 @@ def _refusals(conn: Connection, how: dict[str, Any], *, as_json: bool) -> Iterat
     except UndoConflict as error:
         rows = error.detail.get("conflicts", [])
         _queries.add_writers(conn, rows, how.get("scope"))
-        error.hint = _hints.ways_out(how, rows)
+        _queries.add_obstacles(conn, rows, how)
+        error.hint = _ways_out(conn, how, rows)
         if error.total > len(rows):
             error.hint += f" {_hints.LOOK}"
         if as_json:
@@ -272,6 +282,12 @@ def _refusals(conn: Connection, how: dict[str, Any], *, as_json: bool) -> Iterat
         if conn.closed:
             error.add_note("The connection was lost. Whether it was done, agentundo log tells.")
         raise
+
+
+def _ways_out(conn: Connection, how: dict[str, Any], conflicts: list[dict[str, Any]]) -> str:
+    """Return what would get an undo past these rows; the server knows whether cascade would."""
+    cascade = _hints.cascade_may_help(how, conflicts) and _queries.cascade_helps(conn, how)
+    return _hints.ways_out(how, conflicts, cascade=cascade)
 
 
 def _print_refusal(
@@ -294,9 +310,18 @@ def _finish(
     how: dict[str, Any],
     *,
     as_json: bool,
-    redone: str | None = None,
+    redone: Sequence[str] = (),
 ) -> None:
-    """Print what a revert or redo did and exit with its code."""
+    """Print what a revert or redo did and exit with its code.
+
+    Args:
+        conn: where it was done.
+        result: the server's answer.
+        how: with what options.
+        as_json: for programs.
+        redone: for a redo, the calls that are done again, as far as the role is told.
+
+    """
     status = str(result["status"])
     if redone:
         status = _REDONE.get(status, status)
@@ -304,7 +329,8 @@ def _finish(
     left = None
     if code == CONFLICT:
         # The answer has numbers only. What is left over is what a plan finds now.
-        again = {**how, "invocations": result["invocations"], "on_conflict": "abort"}
+        again = {name: how[name] for name in ("scope", "merge")}
+        again |= {"invocations": result["invocations"], "on_conflict": "abort"}
         left = _plans.make(conn, again, by_row=True)
     ids = result["invocations"] or how["invocations"]
     uncovered = [] if redone else _queries.uncovered(conn, ids)
@@ -313,8 +339,17 @@ def _finish(
         print_json({**result, "status": status, "uncovered": uncovered, **beside})
     else:
         about = {**result, "invocations": ids}
-        _show_plan.show_outcome(Screen.of(), status, about, left, redone, uncovered)
+        further = _further(conn, how)
+        _show_plan.show_outcome(Screen.of(), status, about, left, redone, uncovered, further)
     click.get_current_context().exit(code)
+
+
+def _further(conn: Connection, how: dict[str, Any]) -> str:
+    """Return the options without which an app could not take back what it has just done."""
+    if not Standing.of(conn).is_bound:
+        return ""
+    needed = (("--scope", how.get("scope")), ("--by", how.get("reverted_by")))
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in needed if value)
 
 
 COMMANDS = [plan, revert, redo]

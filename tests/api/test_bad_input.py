@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
@@ -238,7 +239,7 @@ def test_records_in_another_database(
         undo.invocation(),
     ):
         conn.execute(WIN)
-    assert "do records go there too?" in raised.value.__notes__[0]
+    assert "do records go there too?" in raised.value.__notes__[-1]
     assert_same(before, snapshot(db, TABLE))
 
 
@@ -312,7 +313,7 @@ CASES: list[tuple[str, Callable[[AgentUndo], Any], str]] = [
     ("key", lambda u: u.record(input={1: 2}), "input has the key 1, which is no text"),
     ("meta", lambda u: u.record(meta=["a\0"]), "meta contains the character NUL"),
     ("nothing", lambda u: u.plan([]), "No invocation was named"),
-    ("a number", lambda u: u.plan(5), "A int names no invocation"),  # type: ignore[arg-type]
+    ("a number", lambda u: u.plan(5), "Something of type int names no invocation"),  # type: ignore[arg-type]
     ("mode", lambda u: u.plan("x", on_conflict="no"), "there is no mode 'no' for conflicts"),  # type: ignore[arg-type]
     ("from_step", lambda u: u.revert_run("r", from_step=0), "from_step is 0, not a whole number"),
     ("steps of none", lambda u: u.log(from_step=2), "from_step was given without run"),
@@ -331,6 +332,18 @@ def test_arguments(undo: AgentUndo) -> None:
             call(undo)
         assert hinted(raised.value), name
     assert undo.log() == []
+
+
+def test_tracebacks_and_so_logs_say_what_to_do(undo: AgentUndo) -> None:
+    unknown: str | list[str]
+    for unknown in ("nobody", []):
+        with pytest.raises(AgentUndoError) as raised:
+            undo.plan(unknown)
+        error = raised.value
+        assert error.hint
+        assert "select agentundo." not in error.hint
+        assert str(error) == error.message
+        assert f"\nhint: {error.hint}\n" in "".join(traceback.format_exception(error))
 
 
 def test_input_that_contains_itself(undo: AgentUndo) -> None:

@@ -31,6 +31,25 @@ def change(undo: AgentUndo, statement: str, **told: Any) -> str:
     return inv.id
 
 
+def test_what_a_block_gave_names_the_call(undo: AgentUndo, db: Connection) -> None:
+    with undo.invocation() as first:
+        first.connection.execute("update deals set stage = 'Won' where id = 1")
+    with undo.invocation() as second:
+        second.connection.execute("update deals set stage = 'Won' where id = 2")
+    assert [row.invocation for row in undo.plan(first)] == [first.id]
+    done = undo.revert([first, second.id])
+    assert sorted(done.invocations) == sorted([first.id, second.id])
+
+
+def test_plan_names_the_table_in_the_way(undo: AgentUndo, db: Connection) -> None:
+    call = change(undo, "insert into deals (id, stage) values (9, 'New')")
+    db.execute("create table notes (deal int references deals); insert into notes values (9)")
+    (conflict,) = undo.plan(call).conflicts
+    assert (conflict.reason, conflict.constraint, conflict.in_the_way) == (
+        "has_dependents", "notes_deal_fkey", "public.notes",
+    )  # fmt: skip
+
+
 def test_plan_with_everything_in_it(undo: AgentUndo, db: Connection) -> None:
     call = change(undo, "update deals set amount = amount + 0.01", run="r")
     undo.record_effect(call, "mail", kind="none")

@@ -90,7 +90,7 @@ def test_roles_that_may_undo_do_it_without_being_owner(
     as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=name))
     to = ("--scope", "acme", "--by", "dana", *as_role)
     said = cli("revert", "--last", "--dry-run", *to).stdout
-    assert "Undo 1 action by sales-bot for Dana:" in said
+    assert "Undo 1 call by sales-bot for Dana:" in said
     cli("revert", "--last", *to)
     assert_same(before, snapshot(deals, "public.deals"))
     assert cli("redo", "call-3", *to).stdout.startswith("redone: call-3, 2 rows put back\n")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, writes
 from tests.conftest import Connect, Connection
 from tests.support.pooler import pooler
 from tests.support.terminal import COMMAND, ROOT, heed_interrupts, on_terminal
@@ -70,16 +70,17 @@ def events_of(result: Any) -> list[Any]:
 
 
 def test_events_for_people_and_programs(deals: Connection, cli: Run) -> None:
-    assert cli("events").stdout == ""
+    assert cli("events").stdout == "no events\n"
+    assert cli("events", "--json").stdout == ""
     cli("revert", "call-1", "--by", "dana", "--reason", "wrong deal")
     cli("redo", "call-1")
     cli("hold", "call-2", "--reason", "incident")
     said = cli("events").stdout
-    assert " invocation_reverted call-1 crm by sales-bot\n" in said
-    assert "reason=wrong deal" in said
-    assert " invocation_held call-2 crm by sales-bot\n" in said
-    assert "reason=incident" in said
-    assert "role=" in said
+    who = deals.info.user
+    assert f" invocation_reverted by dana as {who}: call-1 crm of sales-bot\n" in said
+    assert "    reason=wrong deal, status=reverted, " in said
+    assert "role=" not in said
+    assert f" invocation_held by {who}: call-2 crm of sales-bot\n    reason=incident\n" in said
     kinds = ["invocation_reverted", "invocation_redone", "invocation_held"]
     found = events_of(cli("events", "--json"))
     assert [event["kind"] for event in found] == kinds
@@ -94,11 +95,23 @@ def test_events_for_people_and_programs(deals: Connection, cli: Run) -> None:
         (["--kind", "invocation_redone", "--after", "0"], kinds[1:2]),
         (["--since", "1h"], kinds),
         (["--since", "today", "--after", str(first)], kinds[1:]),
-        (["--scope", "acme"], []),
-        (["--scope", "acme", "--after", "0"], []),
+        (["--scope", "none"], []),
+        (["--scope", "none", "--after", "0"], []),
     ):
         got = [event["kind"] for event in events_of(cli("events", "--json", *options))]
         assert got == expected, options
+
+
+def test_who_did_it_is_told_from_whose_call_it_was(deals: Connection, cli: Run) -> None:
+    who = deals.info.user
+    assert cli("events", "--kind", "none").stdout == "no events\n"
+    writes(deals, "call-3", "update public.deals set amount = 1", scope="acme")
+    cli("hold", "call-3", "--reason", "incident")
+    said = cli("events", "--scope", "acme").stdout
+    assert f" by {who}: call-3 crm of sales-bot in scope acme\n" in said
+    cli("erase", "public.deals", "D-882", "--reason", "request 7", "--yes")
+    said = cli("events", "--kind", "row_erased").stdout
+    assert f" row_erased by {who}\n    " in said
 
 
 def test_more_than_a_page(db: Connection, cli: Run) -> None:

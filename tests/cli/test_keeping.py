@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.cli.conftest import Run, loaded, writes
-from tests.conftest import Connection
+from tests.conftest import Connection, MakeRole
 from tests.support.terminal import as_program, on_terminal
 
 pytestmark = pytest.mark.core
@@ -20,10 +22,10 @@ def images(db: Connection) -> int:
 
 def test_purge(deals: Connection, cli: Run) -> None:
     assert cli("purge", "--yes").stdout == (
-        "purged: 0 invocations, 0 changes, 0 row images older than the setting retention\n"
+        "purged: 0 calls, 0 changes, 0 row images older than the setting retention\n"
     )
     dry = cli("purge", "--older-than", "0 seconds", "--dry-run")
-    expected = "purged: 2 invocations, 2 changes, 3 row images older than 0 seconds\n"
+    expected = "purged: 2 calls, 2 changes, 3 row images older than 0 seconds\n"
     assert (dry.stdout, dry.stderr) == (expected, "note: dry run: rolled back\n")
     assert images(deals) == 3
     gone = loaded(cli("purge", "--older-than", "0 seconds", "--yes", "--json"))
@@ -73,6 +75,7 @@ def test_hold_and_release(deals: Connection, cli: Run) -> None:
     assert cli("hold", "call-1", "--reason", "incident").stdout == "held: call-1, 1 change\n"
     gone = loaded(cli("purge", "--older-than", "0 s", "--yes", "--json"))
     assert gone["invocations"] == 1
+    assert [one["id"] for one in loaded(cli("log", "--held", "--json"))] == ["call-1"]
     answer = loaded(cli("hold", "call-1", "--release", "--json"))
     assert answer == {"invocation": "call-1", "held": None, "changes": 1}
     assert "there is no invocation 'nobody'" in cli("hold", "nobody", "--release", code=1).stderr
@@ -81,3 +84,24 @@ def test_hold_and_release(deals: Connection, cli: Run) -> None:
     writes(deals, "call-3", "update public.deals set amount = 1")
     said = cli("hold", "call-3", "--release").stdout
     assert said == "released: call-3, 0 changes\n"
+
+
+def test_who_holds_what_and_why(deals: Connection, dsn: str, cli: Run, make_role: MakeRole) -> None:
+    for call, reason in (("call-1", "incident 16"), ("call-2", "audit"), ("call-1", "incident 17")):
+        cli("hold", call, "--reason", reason)
+    cli("hold", "call-2", "--release")
+    who = deals.info.user
+    (entry,) = loaded(cli("log", "--held", "--json"))
+    assert (entry["id"], entry["held"], entry["held_by"]) == ("call-1", "incident 17", who)
+    assert [one["held"] for one in loaded(cli("log", "--json"))] == [None, "incident 17"]
+    auditor = ("--dsn", f"{dsn} user={make_role(member_of='agentundo_auditor')}")
+    text = " ".join(on_terminal("log", *auditor, columns=200).text.split())
+    assert re.search(rf"public\.deals held by {who} since \S+ \S+: incident 17$", text)
+    assert text.count("held by") == 1
+    said = cli("show", "call-1", *auditor).stdout
+    assert re.search(rf"\nheld +incident 17\nheld by +{who}\nheld at +\d", said)
+    assert "held" not in cli("show", "call-2", *auditor).stdout
+    app = ("--dsn", f"{dsn} user={make_role(member_of='agentundo_app')}")
+    said = cli("log", "--held", *app, code=5).stderr
+    assert "Only operators and auditors are told what is held." in said
+    assert "call-1" in cli("log", *app).stdout

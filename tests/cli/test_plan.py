@@ -31,7 +31,7 @@ def test_the_voice_of_a_plan(deals: Connection, cli: Run) -> None:
     )
     before = snapshot(deals, *TABLES)
     assert lines(cli("plan", "--run", "run-42").stdout) == [
-        "Undo 2 actions by sales-bot for Dana:",
+        "Undo 2 calls by sales-bot for Dana:",
         "",
         "1. crm (call-2, step 2 of run-42, TIME)",
         "   remove public.meetings id=1 (deal=D-881, title=Kickoff)",
@@ -153,7 +153,7 @@ def test_calls_that_wrote_nothing_are_no_actions(deals: Connection, cli: Run) ->
     )
     cli("revert", "call-2")
     said = cli("plan", "--run", "run-42").stdout
-    assert said.startswith("Undo 1 action by sales-bot for Dana:\n\n1. crm (call-1, ")
+    assert said.startswith("Undo 1 call by sales-bot for Dana:\n\n1. crm (call-1, ")
     assert "bad" not in said
     assert "call-2" not in said
 
@@ -166,8 +166,8 @@ def test_nobody_is_named_where_nobody_is_known(
         deals.execute("update public.deals set stage = 'Lost'")
     role = make_role(member_of="agentundo_app")
     as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
-    assert cli("plan", "call-3", *as_role).stdout.startswith("Undo 1 action:\n")
-    assert cli("plan", "call-3").stdout.startswith(f"Undo 1 action by {deals.info.user}:\n")
+    assert cli("plan", "call-3", *as_role).stdout.startswith("Undo 1 call:\n")
+    assert cli("plan", "call-3").stdout.startswith(f"Undo 1 call by {deals.info.user}:\n")
 
 
 def test_rows_that_come_back_and_numbers_as_the_database_shows_them(
@@ -220,9 +220,9 @@ def test_many_actions_are_not_all_named(deals: Connection, cli: Run) -> None:
             person=f"person {number % 5}",
         )
     said = lines(cli("plan", "--run", "loop").stdout)
-    assert said[0] == "Undo 30 actions by sales-bot for person 0, person 1 and 3 others:"
+    assert said[0] == "Undo 30 calls by sales-bot for person 0, person 1 and 3 others:"
     assert "20. crm (loop-10, step 11 of loop, TIME)" in said
-    assert "… and 10 more actions" in said
+    assert "… and 10 more calls" in said
 
 
 def test_a_wide_row_stands_in_lines(deals: Connection, cli: Run) -> None:
@@ -317,8 +317,28 @@ def test_a_row_under_the_old_key_and_one_that_is_referred_to(deals: Connection, 
         "insert into public.meetings values (9, 'D-9', 'Lunch')"
     )
     said = cli("plan", "call-4", code=3).stdout
-    assert "(id=D-9): has_dependents" in said
-    assert " - other rows refer to it\n" in said
+    named = "has_dependents [meetings_deal_fkey] - rows of public.meetings refer to it\n"
+    assert f"\n- public.deals (id=D-9): {named}" in said
+    assert f"\n- public.deals (id=D-9): {named}" in cli("plan", "call-4", "--rows", code=3).stdout
+    (count,) = loaded(cli("plan", "call-4", "--json", code=3))
+    (row,) = count["conflicts"]
+    assert (row["constraint"], row["in_the_way"]) == ("meetings_deal_fkey", "public.meetings")
+
+
+def test_what_a_row_needs_and_who_has_its_unique_value(deals: Connection, cli: Run) -> None:
+    deals.execute("alter table public.deals add code text unique")
+    deals.execute("alter table public.meetings add foreign key (deal) references public.deals")
+    writes(deals, "call-3", "update public.deals set code = 'a' where id = 'D-882'", run="b")
+    writes(deals, "call-4", "update public.deals set code = null where id = 'D-882'", run="c")
+    writes(deals, "call-5", "update public.deals set code = 'a' where id = 'D-881'", run="d")
+    said = cli("plan", "call-4", code=3).stdout
+    assert "unique_taken [deals_code_key] - another row has its unique value now\n" in said
+    assert ways(said) == {"skip", "cascade"}
+    writes(deals, "call-7", "delete from public.meetings", run="f")
+    writes(deals, "call-8", "delete from public.deals", run="g")
+    said = cli("plan", "call-7", code=3).stdout
+    assert "missing_parent [meetings_deal_fkey] - the row of public.deals that it refers to" in said
+    assert ways(said) == {"skip", "cascade"}
 
 
 def test_more_conflicts_than_are_listed(deals: Connection, cli: Run) -> None:
@@ -350,7 +370,7 @@ def test_skip_cascade_and_force_have_words_of_their_own(deals: Connection, cli: 
     writes(deals, "call-3", "update public.deals set amount = 0 where id = 'D-882'", run="b")
     writes(deals, "call-4", "update public.deals set amount = 1 where id = 'D-882'", run="c")
     said = cli("plan", "call-3", "--on-conflict", "cascade").stdout
-    assert said.startswith("Undo 2 actions by sales-bot for Dana:\n\n1. crm (call-4, ")
+    assert said.startswith("Undo 2 calls by sales-bot for Dana:\n\n1. crm (call-4, ")
     assert "\n2. crm (call-3, " in said
 
 
@@ -363,8 +383,7 @@ def test_even_force_does_not_break_constraints(deals: Connection, cli: Run) -> N
     said = cli("plan", "call-4", "--on-conflict", "force", code=3).stdout
     assert said.endswith(
         "\nEven force does not break constraints. Revert or change what stands in the way first, or"
-        " instead use --on-conflict skip (leaves these rows) or --on-conflict cascade (takes later"
-        " agent work back first).\n"
+        " instead use --on-conflict skip (leaves these rows).\n"
     )
 
 
@@ -375,10 +394,12 @@ def ways(text: str) -> set[str]:
 
 def test_only_what_may_help_is_offered(deals: Connection, cli: Run) -> None:
     everything = {"--merge", "skip", "cascade", "force"}
-    deals.execute("update public.deals set stage = 'Mine' where id = 'D-881'")
+    writes(deals, "call-3", "update public.deals set stage = 'Mine' where id = 'D-881'", run="b")
     assert ways(cli("plan", "call-1", code=3).stdout) == everything
-    for given in (["--merge"], ["--on-conflict", "cascade"]):
-        offered = everything - {given[-1]}
+    deals.execute("update public.deals set stage = 'Lost' where id = 'D-881'")
+    for given in ([], ["--merge"], ["--on-conflict", "cascade"]):
+        # Somebody has written who had no tag: no cascade takes that back.
+        offered = everything - {"cascade", *given[-1:]}
         assert ways(cli("plan", "call-1", *given, code=3).stdout) == offered
         assert ways(cli("revert", "call-1", *given, code=3).stderr) == offered
         answer = loaded(cli("revert", "call-1", "--json", *given, code=3))
@@ -389,6 +410,10 @@ def test_only_what_may_help_is_offered(deals: Connection, cli: Run) -> None:
         "alter table public.meetings add foreign key (deal) references public.deals;"
         "insert into public.meetings values (9, 'D-9', 'Lunch')"
     )
+    said = cli("plan", "call-4", code=3).stdout
+    assert ways(said) == {"skip"}
+    deals.execute("delete from public.meetings where id = 9")
+    writes(deals, "call-5", "insert into public.meetings values (9, 'D-9', 'Lunch')", run="d")
     said = cli("plan", "call-4", code=3).stdout
     assert ways(said) == {"skip", "cascade"}
     assert "\nRevert or change what stands in the way first, or add --on-conflict skip" in said

@@ -30,7 +30,7 @@ def test_log_in_a_pipe_is_a_table(deals: Connection, cli: Run) -> None:
     said = without_times(cli("log").stdout).splitlines()
     assert said[0].split() == [
         "when", "id", "run", "step", "actor", "for", "role", "tool", "status", "rows", "tables",
-        "not", "tracked",
+        "held", "not", "tracked",
     ]  # fmt: skip
     role = deals.info.user
     expected = f"TIME call-2 run-42 2 sales-bot Dana {role} crm committed 1 public.meetings"
@@ -46,7 +46,7 @@ def test_log_on_a_terminal(deals: Connection, dsn: str) -> None:
         "call-1  committed, 1 row\n"
         "    TIME, crm by sales-bot for Dana, run run-42 step 1, public.deals\n"
     )
-    assert on_terminal("log", "--tool", "none", "--dsn", dsn).text == "no invocations\n"
+    assert on_terminal("log", "--tool", "none", "--dsn", dsn).text == "no calls\n"
     assert "… older ones: --limit, --until\n" in on_terminal("log", "-n", "1", "--dsn", dsn).text
 
 
@@ -202,7 +202,46 @@ def test_history_of_a_row(deals: Connection, cli: Run) -> None:
     (first, second) = loaded(cli("history", "deals", "D-881", "--json"))
     assert (first["invocation"], second["invocation"]) == ("call-1", None)
     assert '"amount": 1000.00' in cli("history", "deals", "D-881", "--json").stdout
-    assert cli("history", "public.deals", "D-9").stdout == "no captured versions\n"
+    said = cli("history", "public.deals", "D-9").stdout
+    assert said == "no captured versions of public.deals id=D-9\n"
+    # A text that holds a sign is a key as well: what it was taken for is said.
+    said = cli("history", "deals", "code=x").stdout
+    assert said == "no captured versions of deals id=code=x\n"
+
+
+def test_history_tells_what_it_has_missed(deals: Connection, cli: Run) -> None:
+    """Tables are tracked with ``capture = 'agent'``: what people write has no version."""
+    missed = "somebody wrote it here, not captured"
+    at_the_end = f"\n{missed}, or the whole table was rewritten\n"
+
+    def said(key: str = "D-881") -> str:
+        return without_times(cli("history", "deals", key).stdout)
+
+    deals.execute(
+        "create function note() returns trigger language plpgsql as"
+        " $$begin update public.deals set amount = 1 where id = new.id; return new; end$$;"
+        " create trigger note after update of stage on public.deals for each row"
+        "   execute function note()"
+    )
+    writes(deals, "call-3", "update public.deals set stage = 'A' where id = 'D-881'")
+    writes(deals, "call-4", "update public.deals set stage = 'B' where id = 'D-881'")
+    assert missed not in said()
+    deals.execute("update public.deals set stage = 'Mine' where id = 'D-881'")
+    assert said().endswith(at_the_end)
+    assert said().count(missed) == 1
+    deals.execute("alter table public.deals add note text default 'x', drop amount cascade")
+    deals.execute("drop function note cascade; select agentundo.sync()")
+    writes(deals, "call-5", "update public.deals set stage = 'C' where id = 'D-881'")
+    assert f"\n\n{missed}\n\nTIME update by sales-bot under call-5\n" in said()
+    assert said().count(missed) == 1
+    writes(deals, "call-6", "delete from public.deals where id = 'D-881'")
+    assert said().count(missed) == 1
+    deals.execute("insert into public.deals values ('D-881', 'New')")
+    assert said().endswith(at_the_end)
+    cli("revert", "call-6", "--on-conflict", "skip", code=3)
+    writes(deals, "call-7", "update public.deals set stage = 'D' where id = 'D-882'")
+    deals.execute("delete from public.deals where id = 'D-882'")
+    assert said("D-882").endswith(at_the_end)
 
 
 def test_history_keys_of_several_columns_and_kinds(deals: Connection, cli: Run) -> None:
@@ -231,8 +270,11 @@ def test_history_of_what_is_none(deals: Connection, cli: Run) -> None:
     assert said == (
         'error: public.plain is not tracked\n  hint: "agentundo status" lists what is.\n'
     )
-    assert (
-        'relation "public.none" does not exist' in cli("history", "public.none", "1", code=1).stderr
+    said = cli("history", "public.none", "1", code=1).stderr
+    assert said == (
+        'error: relation "public.none" does not exist\n  hint: Write it with its schema, such as'
+        ' sales.deals; "agentundo status" lists what is tracked. Names with capitals have to be'
+        " quoted.\n"
     )
     said = cli("history", "public.deals", '{"x": 1}', code=1).stderr
     assert "this is not a key of public.deals" in said

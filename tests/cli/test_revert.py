@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import threading
 import time
@@ -21,18 +22,41 @@ pytestmark = pytest.mark.core
 def test_it_says_what_was_done_and_how_to_take_it_back(deals: Connection, cli: Run) -> None:
     said = cli("revert", "--run", "run-42").stdout
     assert re.fullmatch(
-        r"reverted: 2 invocations, 1 row put back, 1 row removed\n"
+        r"reverted: 2 calls, 1 row put back, 1 row removed\n"
         r"revert id: [0-9a-f-]{36}\n"
         r"take it back: agentundo redo call-1\n",
         said,
     )
+    before = snapshot(deals, *TABLES)
     said = cli("redo", "call-1").stdout
-    assert re.fullmatch(
-        r"redone: call-1, 1 row put back, 1 row brought back\n"
-        r"revert id: [0-9a-f-]{36}\n"
-        r"take it back: agentundo revert call-1\n",
+    told = re.fullmatch(
+        r"redone: 2 calls, 1 row put back, 1 row brought back\n"
+        r"revert id: ([0-9a-f-]{36})\n"
+        r"take it back: agentundo revert (\S+)\n",
         said,
     )
+    assert told
+    assert told[1] == told[2]
+    # What it says takes all of it back, not only the call that was named.
+    assert cli("revert", told[2]).stdout.startswith("reverted: ")
+    assert_same(before, snapshot(deals, *TABLES))
+
+
+def test_an_app_may_run_what_it_says(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole
+) -> None:
+    deals.execute("select agentundo.set_scope_owner('my team', 'dana')")
+    writes(deals, "call-3", "update public.deals set amount = 0", run="run-43", scope="my team")
+    as_role = ("--dsn", make_conninfo(dsn, user=make_role(member_of="agentundo_app")))
+    command = ["revert", "call-3", "--scope", "my team", "--by", "dana"]
+    states = []
+    for _ in range(3):  # the revert, its redo, the revert of that
+        said = cli(*command, *as_role).stdout.splitlines()
+        command = shlex.split(said[-1].removeprefix("take it back: agentundo "))
+        assert command[2:] == ["--scope", "my team", "--by", "dana"]
+        states.append(snapshot(deals, *TABLES))
+    assert_same(states[0], states[2])
+    assert states[0] != states[1]
 
 
 def test_again_is_no_error(deals: Connection, cli: Run) -> None:
@@ -67,7 +91,7 @@ def test_an_unknown_run_and_filters_that_match_nothing(deals: Connection, cli: R
     for options in (["--run", "none"], ["--tool", "none"], ["--since", "2h", "--actor", "x"]):
         result = cli("revert", *options, code=1)
         assert result.stderr == (
-            "error: No invocation matches.\n"
+            "error: No call matches.\n"
             "  hint: agentundo log with the same options shows what does.\n"
         )
 
@@ -81,7 +105,9 @@ def test_conflict_is_3_and_says_who_and_the_ways_out(deals: Connection, cli: Run
     before = snapshot(deals, *TABLES)
     result = cli("revert", "--run", "run-42", code=3)
     assert result.stdout == ""
-    assert result.stderr.startswith("error: 1 row would overwrite later work or break a constraint")
+    assert result.stderr.startswith(
+        "error: 1 row would overwrite later work or break a constraint\n  public.deals (id=D-881): "
+    )
     assert (
         f"  public.deals (id=D-881): row_changed [stage] - changed since by {deals.info.user} at "
     ) in result.stderr
@@ -131,7 +157,7 @@ def test_partial_is_3_and_says_which_rows(deals: Connection, cli: Run) -> None:
     cli("plan", *options, "--json", code=3)
     said = cli("revert", *options, code=3).stdout
     assert said.startswith(
-        "partially reverted: 2 invocations, 1 row removed, 1 row left as it is\nrevert id: "
+        "partially reverted: 2 calls, 1 row removed, 1 row left as it is\nrevert id: "
     )
     assert "\nLeft as it is, 1 row:\n- public.deals (id=D-881): row_changed [stage]" in said
     assert deals.execute("select count(*) from public.meetings").fetchone() == (0,)
@@ -149,7 +175,7 @@ def test_force_wants_a_person_and_a_reason(deals: Connection, cli: Run) -> None:
     assert (
         "  hint: Add --by PERSON and --reason TEXT: force overwrites what others" in result.stderr
     )
-    cli("revert", "call-1", "--on-conflict", "force", "--by", "dana", "--reason", "wrong deal")
+    cli("revert", "call-1", "--on-conflict", "force", "--reverted-by", "dana", "--reason", "wrong")
     row = deals.execute("select stage from public.deals where id = 'D-881'").fetchone()
     assert row == ("Qualified",)
 
@@ -162,7 +188,10 @@ def test_even_force_leaves_constraints_whole(deals: Connection, cli: Run) -> Non
     )
     force = ("--on-conflict", "force", "--by", "dana", "--reason", "wrong deal")
     said = cli("revert", "call-4", *force, code=3).stderr
-    assert "public.deals (id=D-9): has_dependents" in said
+    named = "has_dependents [meetings_deal_fkey] - rows of public.meetings refer to it\n"
+    assert f"  public.deals (id=D-9): {named}" in said
+    (row,) = loaded(cli("revert", "call-4", "--json", code=3))["conflicts"]
+    assert (row["constraint"], row["in_the_way"]) == ("meetings_deal_fkey", "public.meetings")
     assert "  hint: Even force does not break constraints. Revert or change" in said
 
 
@@ -183,16 +212,23 @@ def test_redo_conflicts_and_partial_redos(deals: Connection, cli: Run) -> None:
     deals.execute("update public.deals set stage = 'Negotiation' where id = 'D-881'")
     assert loaded(cli("redo", "call-1", "--json", code=3))["status"] == "conflict"
     said = cli("redo", "call-1", "--on-conflict", "skip", code=3).stdout
-    assert said.startswith("partially redone: call-1, 1 row brought back, 1 row left as it is\n")
+    assert said.startswith("partially redone: 2 calls, 1 row brought back, 1 row left as it is\n")
     assert "- public.deals (id=D-881): row_changed [stage]" in said
 
 
 def test_redo_shows_its_plan(deals: Connection, cli: Run) -> None:
     cli("revert", "--run", "run-42")
     said = cli("redo", "call-1", "--dry-run").stdout
-    assert said.startswith("Redo 2 actions by sales-bot for Dana:\n\n1. crm (call-2, step 2 of")
-    assert "\n   bring back public.meetings id=1 (deal=D-881, title=Kickoff)\n" in said
-    assert "\n   public.deals id=D-881: stage Qualified → Won\n" in said
+    assert re.fullmatch(
+        r"Redo 2 calls by sales-bot for Dana:\n\n"
+        r"1\. crm \(call-2, step 2 of run-42, \S+ \S+\)\n"
+        r"2\. crm \(call-1, step 1 of run-42, \S+ \S+\)\n\n"
+        r"All of them together:\n"
+        r"   bring back public\.meetings id=1 \(deal=D-881, title=Kickoff\)\n"
+        r"   public\.deals id=D-881: stage Qualified → Won\n\n"
+        r"2 rows in 2 tables, .+\.\n",
+        said,
+    )
     (row, _) = loaded(cli("redo", "call-1", "--dry-run", "--rows", "--json"))
     assert row["action"] in {"insert", "update"}
     cli("redo", "call-1")
@@ -215,7 +251,7 @@ def test_on_a_terminal_it_shows_the_plan_and_asks(deals: Connection, dsn: str) -
     before = snapshot(deals, *TABLES)
     refused = on_terminal("revert", "call-1", "--dsn", dsn, answer="n")
     assert refused.code == 1
-    assert "Undo 1 action by sales-bot for Dana:" in refused.text
+    assert "Undo 1 call by sales-bot for Dana:" in refused.text
     assert "1 row in 1 table, " in refused.text
     assert "Revert call-1? [y/N]: n" in refused.text
     assert "Nothing was changed." in refused.text
@@ -228,7 +264,7 @@ def test_on_a_terminal_it_shows_the_plan_and_asks(deals: Connection, dsn: str) -
 
     refused = on_terminal("redo", "call-1", "--dsn", dsn, answer="n")
     assert refused.code == 1
-    assert "Redo 1 action by sales-bot for Dana:" in refused.text
+    assert "Redo 1 call by sales-bot for Dana:" in refused.text
     assert "Redo call-1? [y/N]: n" in refused.text
     assert_same(reverted, snapshot(deals, *TABLES))
     done = on_terminal("redo", "call-1", "--dsn", dsn, answer="y")

@@ -37,7 +37,7 @@ def _no_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_captures_and_says_how_to_take_it_back(deals: Connection, dsn: str, cli: Run) -> None:
     result = as_program(
-        "exec", "--dsn", dsn, "--run", "my run", "--actor", "a\\b c", "--for", "Dana Q.",
+        "exec", "--dsn", dsn, "--run", "my run", "--actor", "a\\b c", "--on-behalf-of", "Dana Q.",
         "--tool", "fixer", "--",
         *program("update deals set stage = 'Lost'", "insert into meetings values (7, 'D-882')"),
     )  # fmt: skip

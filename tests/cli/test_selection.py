@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 
 from pyagentundo.cli import _times
 from tests.cli.conftest import Run, loaded, writes
-from tests.conftest import Connection
+from tests.conftest import Connection, MakeRole
 from tests.support.state import assert_same, snapshot
 
 pytestmark = pytest.mark.core
@@ -78,13 +79,53 @@ def test_last_goes_back_run_by_run(deals: Connection, cli: Run) -> None:
     assert "There is nothing left that could be undone." in cli("revert", "--last", code=1).stderr
 
 
+def test_last_can_be_narrowed_and_takes_no_more_than_that(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole
+) -> None:
+    """On a shared database the newest run is anybody's."""
+    stage = "update public.deals set stage = 'A' where id = 'D-881'"
+    writes(deals, "mine-1", stage, run="shared", tool="mine")
+    price = "update public.deals set amount = amount + 1 where id = 'D-882'"
+    writes(deals, "theirs", price, run="shared", step=2, tool="other")
+    writes(deals, "mine-2", "delete from public.meetings", run="shared", step=3, tool="mine")
+    writes(deals, "newer", price, run="newer", tool="other")
+    role = make_role("superuser")
+    with psycopg.connect(f"{dsn} user={role}", autocommit=True) as conn:
+        writes(conn, "alone", price, run=None)
+
+    def taken(*options: str) -> list[str]:
+        answer = cli("revert", *options, "--json")
+        return sorted(loaded(answer)["invocations"])
+
+    narrowed = cli("plan", "--last", "--tool", "mine")
+    assert narrowed.stdout.startswith("Undo 2 calls by sales-bot for Dana:")
+    assert narrowed.stderr == ""
+    assert taken("--last", "--role", role) == ["alone"]
+    assert taken("--last-invocation", "--tool", "mine", "--since", "1h") == ["mine-2"]
+    # No plan is shown: what is the newest is said.
+    done = cli("revert", "--last", "--tool", "mine", "--actor", "sales-bot")
+    assert done.stdout.startswith("reverted: mine-1, 1 row put back\n")
+    assert done.stderr == "note: the newest run is shared, of it what the options match\n"
+    # Again: the run before. The other one's call in the same run has stayed all the while.
+    assert "No call matches." in cli("revert", "--last", "--tool", "mine", code=1).stderr
+    assert taken("--last", "--tool", "crm") == ["call-1", "call-2"]
+    done = cli("revert", "--last")
+    assert done.stdout.startswith("reverted: newer, 1 row put back\n")
+    assert done.stderr == "note: the newest run is newer\n"
+    app = ("--dsn", f"{dsn} user={make_role(member_of='agentundo_app')}")
+    said = cli("plan", "--last", "--tool", "crm", *app, code=5).stderr
+    assert "Only operators and auditors may choose by role, actor, tool or time." in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["revert"], "Name invocations, or choose them with --run, --last"),
-        (["plan"], "Name invocations, or choose them with --run, --last"),
-        (["revert", "a", "--last"], "Give ids, or filters such as --run, or --last"),
-        (["revert", "a", "--run", "r"], "Give ids, or filters such as --run, or --last"),
+        (["revert"], "Name calls, or choose them with --run, --last"),
+        (["plan"], "Name calls, or choose them with --run, --last"),
+        (["revert", "a", "--last"], "Give ids, or --last, or --last-invocation: one of them."),
+        (["plan", "--last", "--last-invocation"], "Give ids, or --last, or --last-invocation"),
+        (["revert", "a", "--run", "r"], "An id needs no filters, and a run is not the newest one"),
+        (["revert", "--last", "--run", "r"], "An id needs no filters, and a run is not the newest"),
         (["plan", "a", "--from-step", "2"], "--from-step needs --run."),
         (["plan", "--run", "r", "--from-step", "0"], "not in the range x>=1"),
         (["log", "--since", "soon"], "'soon' is not a time such as"),

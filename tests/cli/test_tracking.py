@@ -78,7 +78,9 @@ def test_track_what_cannot_be(db: Connection, cli: Run) -> None:
     assert "cannot track public.v" in result.stderr
     assert '  hint: "agentundo status" lists what is tracked.' in result.stderr
     result = cli("track", "public.nothing", code=1)
-    assert result.stderr.startswith('error: relation "public.nothing" does not exist')
+    assert result.stderr.startswith(
+        'error: relation "public.nothing" does not exist\n  hint: Write'
+    )
 
 
 def test_track_as_an_operator_who_is_no_owner(

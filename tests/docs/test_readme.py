@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from pyagentundo import UndoConflict
-from tests.conftest import Connection
+from tests.conftest import Connection, MakeRole
 from tests.support import pages
 from tests.support.shell import Shell
 from tests.support.undo import rows
@@ -46,7 +46,9 @@ def steady(lines: list[str]) -> list[str]:
 
 @pytest.mark.core
 def test_transcript_is_true(db: Connection, shell: Shell) -> None:
-    db.execute("select agentundo.track('deals', 'all')")
+    # As the page says it in "Set up".
+    (track,) = re.findall(r"^agentundo (track .+)$", TEXT, re.MULTILINE)
+    shell.run(f"agentundo {track}")
     (transcript,) = pages.blocks(README, "console")
     codes = {}
     for command, shown in played(transcript.text):
@@ -78,8 +80,13 @@ def test_one_command_takes_the_last_run_back(db: Connection, shell: Shell) -> No
     assert rows(db, "select stage from deals where id = 'D-881'") == [("Offered",)]
 
 
-def test_ten_lines_of_python(db: Connection, dsn: str) -> None:
+@pytest.mark.parametrize("role", ["superuser", "agentundo_app", "agentundo_operator"])
+def test_ten_lines_of_python(db: Connection, dsn: str, make_role: MakeRole, role: str) -> None:
     db.execute("select agentundo.track('deals')")
+    if role != "superuser":
+        user = make_role(member_of=role)
+        db.execute(f"grant select, update on deals to {user}".encode())
+        dsn += f" user={user}"
     (block,) = pages.blocks(README, "python")
     assert len([line for line in block.text.splitlines() if line]) == 10
     names: dict[str, object] = {}
