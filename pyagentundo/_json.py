@@ -24,6 +24,8 @@ from pyagentundo.errors import UsageError
 
 # Python refuses to turn longer texts into an int.
 _LONG = 4000
+# What PostgreSQL's numeric holds, of which jsonb makes its numbers.
+_BEFORE_POINT, _AFTER_POINT = 131_072, 16_383
 
 
 def loads(text: str | bytes) -> Any:
@@ -93,14 +95,14 @@ _HINT = "Give what JSON can hold: dicts with text keys, lists, texts, numbers, b
 def _encode(value: Any, what: str) -> str:
     if isinstance(value, Enum):
         return _encode(value.value, what)
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, str):
         return json.dumps(check_text(value, what), ensure_ascii=False)
-    if isinstance(value, float | Decimal):
-        # There is no number for these; PostgreSQL's own to_jsonb() writes them as text too.
-        finite = value.is_finite() if isinstance(value, Decimal) else math.isfinite(value)
-        return str(value) if finite else json.dumps(str(value))
+    if isinstance(value, int | Decimal):
+        return _number(Decimal(value), what)
+    if isinstance(value, float):
+        return str(value) if math.isfinite(value) else json.dumps(str(value))
     if isinstance(value, Mapping):
         return _join("{}", (f"{_key(k, what)}: {_encode(v, what)}" for k, v in value.items()))
     if isinstance(value, set | frozenset):
@@ -117,6 +119,20 @@ def _encode(value: Any, what: str) -> str:
     if callable(getattr(value, "model_dump", None)):
         return _encode(value.model_dump(), what)
     raise UsageError(f"{what} holds a {type(value).__qualname__}, which is no JSON.", hint=_HINT)
+
+
+def _number(value: Decimal, what: str) -> str:
+    if not value.is_finite():
+        # There is no number for these; PostgreSQL's own to_jsonb() writes them as text too.
+        return json.dumps(str(value))
+    _, _, exponent = value.as_tuple()
+    assert isinstance(exponent, int)  # noqa: S101 - it is finite
+    if value.adjusted() >= _BEFORE_POINT or -exponent > _AFTER_POINT:
+        raise UsageError(
+            f"{what} holds a number of more digits than PostgreSQL can store.",
+            hint=f"There may be {_BEFORE_POINT} before the point and {_AFTER_POINT} after it.",
+        )
+    return str(value)
 
 
 _CONVERSIONS: dict[Any, Callable[[Any], Any]] = {

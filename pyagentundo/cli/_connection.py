@@ -37,7 +37,7 @@ def connect(dsn: str | None, **options: Any) -> Connection:
 
     """
     # No statement is run often enough to be prepared, and a pooler might not know it again.
-    conn = dsns.connect(dsn, row_factory=dict_row, prepare_threshold=None, **options)
+    conn = dsns.connect(dsn, given="--dsn", row_factory=dict_row, prepare_threshold=None, **options)
     set_json_loads(loads, conn)
     return conn
 

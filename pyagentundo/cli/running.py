@@ -113,7 +113,7 @@ def _variables(settings: Mapping[str, str]) -> dict[str, str]:
     found = {"PGOPTIONS": " ".join(options).strip()}
     if any(os.environ.get(name) for name in _ADDRESS):
         return found
-    text, source = dsns.choose(chosen_dsn())
+    text, source = dsns.choose(chosen_dsn(), given="--dsn")
     address = conninfo_to_dict(dsns.normalise(text, source=source))
     for keyword, variable in _FROM_DSN.items():
         if address.get(keyword) not in (None, ""):
