@@ -201,8 +201,9 @@ def remarks_on(conn: Connection, role: str, *, to_be: str | None = None) -> list
 _UNREAD = """\
 select r.relation
 from agentundo.tracked r join pg_roles t on t.rolname = %(role)s
-where to_regclass(r.relation) is not null
-  and not has_table_privilege(t.oid, to_regclass(r.relation), 'select')
+join (pg_class c join pg_namespace n on n.oid = c.relnamespace)
+  on format('%%I.%%I', n.nspname, c.relname) = r.relation
+where not has_table_privilege(t.oid, c.oid, 'select')
   and not pg_has_role(t.oid,
     (select nspowner from pg_namespace where nspname = 'agentundo'), 'usage')
 order by r.relation

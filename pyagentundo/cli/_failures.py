@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import psycopg
 from psycopg import errors as pg
 
 from pyagentundo import errors
-from pyagentundo.cli import _hints
+from pyagentundo.cli import _hints, _streams
 from pyagentundo.cli._reasons import REASONS
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._tables import count, key_text, moment
@@ -37,12 +36,13 @@ class ErrorGroup(click.Group):
         """Return the commands in the order in which people meet them."""
         return list(self.commands)
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run as a program does, whatever its standard streams are like."""
+        with _streams.mended():
+            return super().main(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; leave with an exit code if it fails in a way that we know."""
-        for stream in (sys.stdout, sys.stderr):
-            # What a terminal's encoding lacks is shown as an escape and is no reason to fail.
-            if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")
         ctx.ensure_object(dict)  # what the commands' contexts share
         try:
             with errors.translated():
@@ -54,7 +54,7 @@ class ErrorGroup(click.Group):
                 hint = (
                     _hints.not_for_agents(ctx.invoked_subcommand, ctx.obj.get("standing")) or hint
                 )
-            complain(error.message, lines, hint)
+            complain(error.message, [*lines, *_done_before()], hint)
             code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ERROR)
             if isinstance(error.__cause__, pg.InsufficientPrivilege):
                 code = REFUSED
@@ -62,10 +62,19 @@ class ErrorGroup(click.Group):
             hint = _hints.spoken(error.diag.message_hint, ctx.invoked_subcommand)
             if hint is None and isinstance(error, pg.InsufficientPrivilege):
                 hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("standing"))
-            notes = getattr(error, "__notes__", [])
+            notes = [*getattr(error, "__notes__", []), *_done_before()]
             complain(error.diag.message_primary or str(error).strip(), notes, hint)
             code = REFUSED if isinstance(error, pg.InsufficientPrivilege) else ERROR
+        except KeyboardInterrupt:
+            for line in _done_before():
+                notice(line)
+            raise
         return ctx.exit(code)
+
+
+def _done_before() -> list[str]:
+    """Return what to say with a failure that came after something was committed."""
+    return ["What was done before that is committed."] if _streams.has_committed() else []
 
 
 def complain(message: str, lines: list[str], hint: str | None) -> None:
