@@ -30,7 +30,7 @@ from pyagentundo.cli._questions import can_ask, confirm
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._selection import Chosen, selection_options
 from pyagentundo.cli._tables import count
-from pyagentundo.errors import UndoConflict, translated
+from pyagentundo.errors import NotPermitted, UndoConflict, translated
 
 _shows_plan = dry_run_option("Show the plan, change nothing.")
 #: What a redo answers: the server's words are those of a revert.
@@ -147,7 +147,13 @@ def redo(
         planned = {name: how[name] for name in ("scope", "on_conflict", "merge")}
         planned["invocations"] = [invocation]
         made = None
-        if dry_run or (can_ask(yes=yes) and _queries.readable(conn, "invocations")):
+        told = _queries.readable(conn, "invocations")
+        if dry_run and not told:
+            raise NotPermitted(
+                "Only operators and auditors are shown the plan of a redo.",
+                hint="Without --dry-run it is made, and revert takes it back.",
+            )
+        if dry_run or (can_ask(yes=yes) and told):
             revert_id, redone = _queries.standing_revert(conn, invocation)
             if dry_run and revert_id is None:
                 _nothing_to_redo(as_json=as_json)
