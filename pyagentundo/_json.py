@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -24,13 +25,35 @@ from pyagentundo.errors import UsageError
 
 # Python refuses to turn longer texts into an int.
 _LONG = 4000
+# Levels. Python counts calls within calls, and gives up somewhere beyond.
+_DEEPEST = 200
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
 # What PostgreSQL's numeric holds, of which jsonb makes its numbers.
 _BEFORE_POINT, _AFTER_POINT = 131_072, 16_383
 
 
 def loads(text: str | bytes) -> Any:
-    """Read JSON; numbers that are not whole, and very long ones, become `Decimal`."""
+    """Read JSON; numbers that are not whole, and very long ones, become `Decimal`.
+
+    What is nested more deeply than we write it comes as text: an agent may record anything, and
+    keeps nobody from reading the log.
+    """
+    if isinstance(text, bytes):
+        text = text.decode()
+    if _is_deep(text):
+        return text
     return json.loads(text, parse_float=Decimal, parse_int=_whole)
+
+
+def _is_deep(text: str) -> bool:
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return False
+    depth = 0
+    for match in _NESTING.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0)
+        if depth > _DEEPEST:
+            return True
+    return False
 
 
 def _whole(text: str) -> int | Decimal:
@@ -84,9 +107,12 @@ def dumps(value: Any, *, what: str) -> str | None:
     if value is None:
         return None
     try:
-        return _encode(value, what)
+        text = _encode(value, what)
     except RecursionError:
-        raise UsageError(f"{what} contains itself, or is nested too deeply.", hint=_HINT) from None
+        text = None
+    if text is None or _is_deep(text):
+        raise UsageError(f"{what} contains itself, or is nested too deeply.", hint=_HINT)
+    return text
 
 
 _HINT = "Give what JSON can hold: dicts with text keys, lists, texts, numbers, booleans, None."

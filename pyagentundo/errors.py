@@ -319,6 +319,6 @@ def _parse_detail(text: str | None) -> dict[str, Any]:
     try:
         # Keys of rows may be numbers, and those keep their digits.
         parsed = json.loads(text, parse_float=Decimal)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"text": text}
     return parsed if isinstance(parsed, dict) else {"text": text}

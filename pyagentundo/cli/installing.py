@@ -114,7 +114,11 @@ def _report(report: installer.Report, dry_run: bool) -> None:
     for text in report.notices:
         notice(_hints.spoken(text) or text)
     release = report.before if report.action == "removed" else report.after
-    details = f" {release.version} (schema version {release.schema_version})" if release else ""
+    details = ""
+    if release:
+        # Without a version: what an earlier uninstall --keep-history has left.
+        version = f" {release.version}" if release.version else ""
+        details = f"{version} (schema version {release.schema_version})"
     kept = (
         "; what was captured is still here" if report.action == "removed" and report.after else ""
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 import click
+from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from pyagentundo import dsn as dsns
@@ -27,21 +28,6 @@ from pyagentundo.cli._screen import printable
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 #: libpq's variables that say where a database is; with any of them a program has an address.
 _ADDRESS = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE")
-_FROM_DSN = {
-    "host": "PGHOST",
-    "hostaddr": "PGHOSTADDR",
-    "port": "PGPORT",
-    "dbname": "PGDATABASE",
-    "user": "PGUSER",
-    "password": "PGPASSWORD",
-    "passfile": "PGPASSFILE",
-    "service": "PGSERVICE",
-    "sslmode": "PGSSLMODE",
-    "sslrootcert": "PGSSLROOTCERT",
-    "sslcert": "PGSSLCERT",
-    "sslkey": "PGSSLKEY",
-    "channel_binding": "PGCHANNELBINDING",
-}
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
@@ -117,17 +103,18 @@ def exec_(
 
 def _variables(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that make libpq tag a connection."""
-    options = [os.environ.get("PGOPTIONS", "")]
+    found = {}
+    if not any(os.environ.get(name) for name in _ADDRESS):
+        text, source = dsns.choose(chosen_dsn(), given="--dsn")
+        address = conninfo_to_dict(dsns.normalise(text, source=source))
+        for one in pq.Conninfo.get_defaults():  # as this libpq knows them
+            value = address.get(one.keyword.decode())
+            if one.envvar and value not in (None, ""):
+                found[one.envvar.decode()] = str(value)
+    # Of several settings of one name the last holds.
+    options = [found.pop("PGOPTIONS", ""), os.environ.get("PGOPTIONS", "")]
     options += [f"-c {name}={_escaped(value)}" for name, value in settings.items()]
-    found = {"PGOPTIONS": " ".join(options).strip()}
-    if any(os.environ.get(name) for name in _ADDRESS):
-        return found
-    text, source = dsns.choose(chosen_dsn(), given="--dsn")
-    address = conninfo_to_dict(dsns.normalise(text, source=source))
-    for keyword, variable in _FROM_DSN.items():
-        if address.get(keyword) not in (None, ""):
-            found[variable] = str(address[keyword])
-    return found
+    return {"PGOPTIONS": " ".join(filter(None, options)), **found}
 
 
 def _escaped(value: str) -> str:

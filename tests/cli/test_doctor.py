@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 
@@ -96,6 +97,21 @@ def test_a_table_in_a_schema_that_the_role_may_not_use(
     assert f"{role} may not read hidden.t" in cli("doctor", *to).stdout
     assert f"{role} may not read hidden.t" in cli("plan", "call-3", *to).stdout
     assert cli("history", "public.odd", "A", *to).stdout == "no captured versions\n"
+
+
+def test_names_of_roles_are_quoted_in_what_is_to_be_run(
+    deals: Connection, cli: Run, make_role: MakeRole
+) -> None:
+    role = make_role(member_of="agentundo_auditor")
+    odd = f'{role} it\'s "odd"'
+    quoted = f'"{odd.replace(chr(34), chr(34) * 2)}"'
+    deals.execute(f"alter role {role} rename to {quoted}".encode())
+    try:
+        said = cli("doctor", "--role", odd).stdout
+        assert f"grant select on public.deals, public.meetings to {quoted};" in said
+        assert f"agentundo grant {shlex.quote(odd)} --as agent" in said
+    finally:
+        deals.execute(f"alter role {quoted} rename to {role}".encode())
 
 
 def test_status_of_nothing(db: Connection, cli: Run) -> None:

@@ -108,6 +108,26 @@ def test_a_program_with_an_address_of_its_own_keeps_it(dsn: str) -> None:
     assert f"PGHOST={address['host']}\n" in said.stdout
 
 
+def test_all_of_the_dsn_reaches_the_program(deals: Connection, dsn: str) -> None:
+    show = (
+        "import os, psycopg; c = psycopg.connect('');"
+        "print(*(c.execute(f'show {one}').fetchone()[0] for one in"
+        " ('work_mem', 'search_path', 'application_name')), os.environ['PGTARGETSESSIONATTRS'])"
+    )
+    address = psycopg.conninfo.make_conninfo(
+        dsn,
+        options="-c work_mem=7MB -c search_path=tenant_7",
+        target_session_attrs="read-write",
+        application_name="job",
+    )
+    said = as_program("exec", "--dsn", address, sys.executable, "-c", show)
+    assert said.stdout == "7MB tenant_7 job read-write\n", said.stderr
+    said = as_program(
+        "exec", "--dsn", address, sys.executable, "-c", show, PGOPTIONS="-c work_mem=8MB"
+    )
+    assert said.stdout.startswith("8MB tenant_7 "), said.stderr
+
+
 def test_dry_run_prints_and_hides_the_password(dsn: str, cli: Run) -> None:
     with_password = psycopg.conninfo.make_conninfo(dsn, password="s3cret")  # trusted anyway
     said = cli(
