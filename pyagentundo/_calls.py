@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from pyagentundo import _json
-from pyagentundo.selection import check_number
+from pyagentundo._arguments import required
 
 #: The settings that make a tag, in the order of `Call.tags`, and what belongs to them.
 SETTINGS = (
@@ -23,8 +23,8 @@ SETTINGS = (
     "agent.scope",
     "agentundo.baseline",
 )
-
-_TEXTS = ("id", "run", "tool", "tier", "actor", "on_behalf_of", "scope", "model")
+#: What may be anything that JSON can hold.
+_WRITTEN = ("input", "meta")
 
 
 def new_id() -> str:
@@ -62,15 +62,9 @@ class Call:
 
         """
         known = {name: value for name, value in given.items() if value is not None}
-        for name in _TEXTS:
-            if name in known:
-                _json.check_text(known[name], name)
-        if "step" in known:
-            check_number("step", known["step"])
-        for name in ("input", "meta"):
-            known[name] = _json.dumps(known.get(name), what=name)
+        written = {name: _json.dumps(known.pop(name, None), what=name) for name in _WRITTEN}
         known.setdefault("id", new_id())
-        return cls(**known)
+        return cls(**required(**known) | written)
 
     def parameters(self) -> dict[str, Any]:
         """Return everything by name, for a statement."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -24,11 +25,35 @@ from pyagentundo.errors import UsageError
 
 # Python refuses to turn longer texts into an int.
 _LONG = 4000
+# Levels. Python counts calls within calls, and gives up somewhere beyond.
+_DEEPEST = 200
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
+# What PostgreSQL's numeric holds, of which jsonb makes its numbers.
+_BEFORE_POINT, _AFTER_POINT = 131_072, 16_383
 
 
 def loads(text: str | bytes) -> Any:
-    """Read JSON; numbers that are not whole, and very long ones, become `Decimal`."""
+    """Read JSON; numbers that are not whole, and very long ones, become `Decimal`.
+
+    What is nested more deeply than we write it comes as text: an agent may record anything, and
+    keeps nobody from reading the log.
+    """
+    if isinstance(text, bytes):
+        text = text.decode()
+    if _is_deep(text):
+        return text
     return json.loads(text, parse_float=Decimal, parse_int=_whole)
+
+
+def _is_deep(text: str) -> bool:
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return False
+    depth = 0
+    for match in _NESTING.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0)
+        if depth > _DEEPEST:
+            return True
+    return False
 
 
 def _whole(text: str) -> int | Decimal:
@@ -82,9 +107,12 @@ def dumps(value: Any, *, what: str) -> str | None:
     if value is None:
         return None
     try:
-        return _encode(value, what)
+        text = _encode(value, what)
     except RecursionError:
-        raise UsageError(f"{what} contains itself, or is nested too deeply.", hint=_HINT) from None
+        text = None
+    if text is None or _is_deep(text):
+        raise UsageError(f"{what} contains itself, or is nested too deeply.", hint=_HINT)
+    return text
 
 
 _HINT = "Give what JSON can hold: dicts with text keys, lists, texts, numbers, booleans, None."
@@ -93,14 +121,14 @@ _HINT = "Give what JSON can hold: dicts with text keys, lists, texts, numbers, b
 def _encode(value: Any, what: str) -> str:
     if isinstance(value, Enum):
         return _encode(value.value, what)
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, str):
         return json.dumps(check_text(value, what), ensure_ascii=False)
-    if isinstance(value, float | Decimal):
-        # There is no number for these; PostgreSQL's own to_jsonb() writes them as text too.
-        finite = value.is_finite() if isinstance(value, Decimal) else math.isfinite(value)
-        return str(value) if finite else json.dumps(str(value))
+    if isinstance(value, int | Decimal):
+        return _number(Decimal(value), what)
+    if isinstance(value, float):
+        return str(value) if math.isfinite(value) else json.dumps(str(value))
     if isinstance(value, Mapping):
         return _join("{}", (f"{_key(k, what)}: {_encode(v, what)}" for k, v in value.items()))
     if isinstance(value, set | frozenset):
@@ -117,6 +145,20 @@ def _encode(value: Any, what: str) -> str:
     if callable(getattr(value, "model_dump", None)):
         return _encode(value.model_dump(), what)
     raise UsageError(f"{what} holds a {type(value).__qualname__}, which is no JSON.", hint=_HINT)
+
+
+def _number(value: Decimal, what: str) -> str:
+    if not value.is_finite():
+        # There is no number for these; PostgreSQL's own to_jsonb() writes them as text too.
+        return json.dumps(str(value))
+    _, _, exponent = value.as_tuple()
+    assert isinstance(exponent, int)  # noqa: S101 - it is finite
+    if value.adjusted() >= _BEFORE_POINT or -exponent > _AFTER_POINT:
+        raise UsageError(
+            f"{what} holds a number of more digits than PostgreSQL can store.",
+            hint=f"There may be {_BEFORE_POINT} before the point and {_AFTER_POINT} after it.",
+        )
+    return str(value)
 
 
 _CONVERSIONS: dict[Any, Callable[[Any], Any]] = {

@@ -17,10 +17,10 @@ from pyagentundo.selection import NO_REVERTS, Selection
 RECORD_WAIT = "5s"
 
 _ARGUMENTS = (
-    "run => %(run)s, step => %(step)s::int, tool => %(tool)s, tier => %(tier)s,"
-    " input => %(input)s::jsonb, actor => %(actor)s, scope => %(scope)s,"
-    " on_behalf_of => %(on_behalf_of)s, model => %(model)s, meta => %(meta)s::jsonb,"
-    " role => coalesce(nullif(%(role)s, '')::name, session_user), again => %(again)s"
+    "run => %(run)s::text, step => %(step)s::int, tool => %(tool)s::text, tier => %(tier)s::text,"
+    " input => %(input)s::jsonb, actor => %(actor)s::text, scope => %(scope)s::text,"
+    " on_behalf_of => %(on_behalf_of)s::text, model => %(model)s::text, meta => %(meta)s::jsonb,"
+    " role => coalesce(nullif(%(role)s, '')::name, session_user), again => %(again)s::boolean"
 )
 
 # A function takes what the subquery returns, so that this is evaluated first: the wait is limited
@@ -36,13 +36,13 @@ RECORD = (
     f" from {_LIMITED} cross join lateral agentundo.record_invocation(id => {_ID}, {_ARGUMENTS}) r"
 )
 
-FAIL = f"select agentundo.fail_invocation({_ID}, %(error)s) from {_LIMITED}"
+FAIL = f"select agentundo.fail_invocation({_ID}, %(error)s::text) from {_LIMITED}"
 
 EFFECT = (
-    "select agentundo.record_effect(invocation => %(invocation)s, name => %(name)s,"
-    " kind => %(kind)s, summary => %(summary)s, undo_by => %(undo_by)s::timestamptz,"
-    " side_effect => %(side_effect)s, cost => %(cost)s, remedy => %(remedy)s,"
-    " handler => %(handler)s)"
+    "select agentundo.record_effect(invocation => %(invocation)s::text, name => %(name)s::text,"
+    " kind => %(kind)s::text, summary => %(summary)s::text, undo_by => %(undo_by)s::timestamptz,"
+    " side_effect => %(side_effect)s::text, cost => %(cost)s::text, remedy => %(remedy)s::text,"
+    " handler => %(handler)s::text)"
 )
 
 _FORMER = ", ".join(
@@ -54,8 +54,9 @@ TAG = (
     f"select {', '.join(f'f.s{n}' for n in range(len(SETTINGS)))},"
     " coalesce(pg_catalog.pg_visible_in_snapshot(%(xid)s::pg_catalog.xid8,"
     " pg_catalog.pg_current_snapshot()), true),"
-    " agentundo.tag(%(id)s, run => %(run)s, step => %(step)s::int, tool => %(tool)s,"
-    " actor => %(actor)s, on_behalf_of => %(on_behalf_of)s, scope => %(scope)s)"
+    " agentundo.tag(%(id)s::text, run => %(run)s::text, step => %(step)s::int,"
+    " tool => %(tool)s::text, actor => %(actor)s::text, on_behalf_of => %(on_behalf_of)s::text,"
+    " scope => %(scope)s::text)"
     f" from (select {_FORMER} offset 0) f"
 )
 
@@ -68,10 +69,10 @@ UNTAG = (
 COMMIT = (
     "select agentundo.commit_invocation(t.id, %(result)s::jsonb)"
     " from (select pg_catalog.current_setting('agent.invocation', true) as id offset 0) t"
-    " where t.id = %(id)s"
+    " where t.id = %(id)s::text"
 )
 
-STILL_TAGGED = "select pg_catalog.current_setting('agent.invocation', true) = %(id)s"
+STILL_TAGGED = "select pg_catalog.current_setting('agent.invocation', true) = %(id)s::text"
 
 READ_ONLY = "set local transaction_read_only = on"
 
@@ -86,13 +87,13 @@ _OPTIONS = {
 }
 _FIRST = {
     "plan": "invocations => %(what)s::text[]",
-    "plan_run": "run => %(what)s",
+    "plan_run": "run => %(what)s::text",
     "plan_summary": "invocations => %(what)s::text[]",
     "revert": "invocations => %(what)s::text[]",
-    "revert_run": "run => %(what)s",
-    "redo": "invocation => %(what)s",
+    "revert_run": "run => %(what)s::text",
+    "redo": "invocation => %(what)s::text",
 }
-_CASTS = {"merge": "::boolean", "from_step": "::int"}
+_CASTS = {"merge": "boolean", "from_step": "int"}
 
 
 def call(function: str, options: Mapping[str, Any]) -> str:
@@ -103,7 +104,7 @@ def call(function: str, options: Mapping[str, Any]) -> str:
         "plan_summary": results.PlanCount,
     }.get(function, results.RevertResult)
     given = [name for name in _OPTIONS[function] if options.get(name) is not None]
-    arguments = [_FIRST[function], *(f"{n} => %({n})s{_CASTS.get(n, '')}" for n in given)]
+    arguments = [_FIRST[function], *(f"{n} => %({n})s::{_CASTS.get(n, 'text')}" for n in given)]
     return f"select {results.columns_of(row)} from agentundo.{function}({', '.join(arguments)})"
 
 
@@ -111,8 +112,9 @@ def call(function: str, options: Mapping[str, Any]) -> str:
 MEMBERS = (
     "select m.id from"
     " (select u.id, coalesce(u.step, row_number() over (order by u.last_at)) as step"
-    " from agentundo.undoable(%(scope)s::text, %(run)s, 2147483647) u where u.kind = 'invocation'"
-    " and not u.tools && '{agentundo.revert,agentundo.redo}') m where m.step >= %(from_step)s"
+    " from agentundo.undoable(%(scope)s::text, %(run)s::text, 2147483647) u"
+    " where u.kind = 'invocation' and not u.tools && '{agentundo.revert,agentundo.redo}') m"
+    " where m.step >= %(from_step)s"
 )
 EFFECTS = (
     f"select {results.columns_of(results.Effect)}"
@@ -129,25 +131,29 @@ MAY_ASK = (
 )
 
 INVOCATION = (
-    f"select {results.columns_of(results.Invocation)} from agentundo.invocations where id = %(id)s"
+    f"select {results.columns_of(results.Invocation)} from agentundo.invocations"
+    " where id = %(id)s::text"
 )
 
 UNDOABLE = (
     f"select {results.columns_of(results.Undoable)}"
-    ' from agentundo.undoable(%(scope)s, %(run)s, "limit" => %(limit)s::int)'
+    ' from agentundo.undoable(%(scope)s::text, %(run)s::text, "limit" => %(limit)s::int)'
 )
 
 DIFF = (
     f"select {results.columns_of(results.DiffRow)}"
-    " from agentundo.diff(%(invocation)s, scope => %(scope)s)"
+    " from agentundo.diff(%(invocation)s::text, scope => %(scope)s::text)"
 )
+
+#: Null where there is no such table: it is not tracked then.
+_RELATION = "pg_catalog.to_regclass(%(relation)s::text)"
 
 ROW_HISTORY = (
     f"select {results.columns_of(results.HistoryRow)}"
-    " from agentundo.row_history(%(relation)s::regclass, %(key)s::jsonb, %(scope)s)"
+    f" from agentundo.row_history({_RELATION}, %(key)s::jsonb, %(scope)s::text)"
 )
 
-ROW_VERSION = "select agentundo.row_version(%(relation)s::regclass, %(key)s::jsonb)"
+ROW_VERSION = f"select agentundo.row_version({_RELATION}, %(key)s::jsonb)"
 
 CHECK = f"select {results.columns_of(results.Finding)} from agentundo.check()"
 

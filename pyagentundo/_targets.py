@@ -1,15 +1,20 @@
-"""What a plan or a revert is about, as its caller may name it."""
+"""What a plan, a revert or a history is about, as its caller may name it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import psycopg
+from psycopg import errors as pg
+
+from pyagentundo import _json
 from pyagentundo._ambient import ActiveInvocation
-from pyagentundo._json import check_text
-from pyagentundo.errors import InvocationNotFound, UsageError
+from pyagentundo._arguments import required
+from pyagentundo.errors import InvocationNotFound, NotTrackable, UsageError
 from pyagentundo.results import Invocation
-from pyagentundo.selection import Selection, check_number
+from pyagentundo.selection import Selection
 
 _Call = str | Invocation | ActiveInvocation[Any]
 Target = _Call | Selection | Iterable[_Call]
@@ -30,7 +35,7 @@ def ids(what: Any) -> list[str]:
             hint="Give an id, several ids, or a Selection(run=..., actor=...).",
         )
     found = [
-        one.id if isinstance(one, Invocation | ActiveInvocation) else check_text(one, "id")
+        one.id if isinstance(one, Invocation | ActiveInvocation) else _json.check_text(one, "id")
         for one in what
     ]
     if not found:
@@ -57,11 +62,46 @@ def name(what: Any) -> str:
     return repr(what) if isinstance(what, Selection) else ids(what)[0]
 
 
-def step(number: Any) -> int:
-    """Return a step to begin from.
+def row(relation: Any, key: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that name a row.
 
     Raises:
-        UsageError: it is no whole number from 1.
+        UsageError: they cannot be meant.
 
     """
-    return check_number("from_step", number)
+    return {**required(relation=relation), "key": _json.dumps(key, what="key")}
+
+
+@contextmanager
+def explained(relation: str) -> Iterator[None]:
+    """Say of a table that there is none of this name, or of a key that it is none.
+
+    The server reads them: only it knows what they may be.
+
+    Raises:
+        NotTrackable: there is no such table.
+        UsageError: a value is none of its column's type.
+
+    """
+    try:
+        yield
+    except NotTrackable as error:
+        if error.detail.get("relation") is not None:
+            raise
+        raise _missing(relation) from error.__cause__
+    except (pg.InvalidName, pg.SyntaxError, pg.FeatureNotSupported) as error:
+        if error.diag.statement_position is not None:
+            raise  # of our statement, and not of the name in it
+        raise _missing(relation) from error
+    except psycopg.DataError as error:
+        raise UsageError(
+            f"This is no key of {relation}: {error.diag.message_primary or error}.",
+            hint="Give each key column a value of its type.",
+        ) from error
+
+
+def _missing(relation: str) -> NotTrackable:
+    return NotTrackable(
+        f"There is no table {relation!r}.",
+        hint="Name it as SQL writes it, with its schema: crm.deals.",
+    )

@@ -10,6 +10,12 @@ from pyagentundo.errors import UsageError
 
 #: The parameter that receives the tagged connection.
 CONNECTION = "conn"
+#: What would run after the block in which it was made, on a connection without a tag.
+_LAZY: dict[str, Callable[[Any], bool]] = {
+    "a generator": inspect.isgenerator,
+    "an asynchronous generator": inspect.isasyncgen,
+    "something to await": inspect.isawaitable,
+}
 
 
 class Tool:
@@ -21,7 +27,8 @@ class Tool:
         describe: makes what is recorded as input out of the arguments.
 
     Raises:
-        UsageError: it is of the other kind, or has its connection as a positional-only parameter.
+        UsageError: it is of the other kind, a generator function, or has its connection as a
+            positional-only parameter.
 
     """
 
@@ -32,6 +39,12 @@ class Tool:
         is_async: bool,
         describe: Callable[..., Any] | None = None,
     ) -> None:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise UsageError(
+                f"{_name(function)} is a generator function: what it does would happen after the"
+                " call, untagged and not to be undone.",
+                hint="Return a list, or whatever else is whole.",
+            )
         if inspect.iscoroutinefunction(function) != is_async:
             kinds = ("a plain function", "AgentUndo"), ("a coroutine function", "AsyncAgentUndo")
             kind, other = kinds[not is_async]
@@ -41,6 +54,7 @@ class Tool:
         self.function = function
         self.signature = inspect.signature(function)
         self._describe = describe
+        self._object = _object_of(function, self.signature)
         parameter = self.signature.parameters.get(CONNECTION)
         self.takes_connection = parameter is not None
         if parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY:
@@ -81,12 +95,15 @@ class Tool:
         return full.args, full.kwargs
 
     def input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what is recorded as the call's input: its arguments by name, with defaults."""
+        """Return what is recorded as the call's input: its arguments by name, with defaults.
+
+        Without the object of a method: it is no argument, changes, and may hold secrets.
+        """
         if self._describe is not None:
             return self._describe(*args, **kwargs)
         bound = self.public_signature().bind(*args, **kwargs)
         bound.apply_defaults()
-        return dict(bound.arguments)
+        return {name: value for name, value in bound.arguments.items() if name != self._object}
 
     def public_signature(self) -> inspect.Signature:
         """Return the signature without the connection: what a caller, or a model, has to give."""
@@ -115,6 +132,30 @@ def error_in(result: Any) -> str | None:
     if error:
         return "the tool answered with an error" if error is True else str(error)
     return "the tool answered with isError" if get("isError") is True else None
+
+
+def require_whole(answer: Any) -> None:
+    """Make sure that a function has done what it does.
+
+    Raises:
+        UsageError: it would do it later.
+
+    """
+    for kind, is_one in _LAZY.items():
+        if is_one(answer):
+            raise UsageError(
+                f"The tool returned {kind}: what that does would happen after the call, untagged"
+                " and not to be undone.",
+                hint="Return a list, or whatever else is whole.",
+            )
+
+
+def _object_of(function: Callable[..., Any], signature: inspect.Signature) -> str | None:
+    """Return the parameter that receives the object of a method, or its class; None without one."""
+    first = next(iter(signature.parameters), None)
+    around = _name(function).rpartition(".")[0]
+    in_class = around != "" and not around.endswith("<locals>")
+    return first if first == "self" or (first == "cls" and in_class) else None
 
 
 def _name(function: Any) -> str:

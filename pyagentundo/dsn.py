@@ -28,14 +28,19 @@ _EXAMPLE = (
 )
 
 
-def choose(dsn: str | None = None) -> tuple[str, str]:
+def choose(dsn: str | None = None, *, given: str = "the DSN") -> tuple[str, str]:
     """Return the DSN to use and the name of where it came from.
 
     The given one wins, then the variables of `ENVIRONMENT`, else the empty string, which leaves
     everything to libpq.
+
+    Args:
+        dsn: the given one. An empty one is that of a pool which leaves everything to libpq.
+        given: its name in messages.
+
     """
-    if dsn:
-        return dsn, "--dsn"
+    if dsn is not None:
+        return dsn, given
     for name in ENVIRONMENT:
         value = os.environ.get(name)
         if value:
@@ -50,6 +55,12 @@ def normalise(dsn: str, *, source: str = "the DSN") -> str:
         DsnError: it cannot be read. The message names the source and no secret.
 
     """
+    try:
+        dsn.encode()
+    except UnicodeEncodeError:
+        raise DsnError(
+            f"{source} cannot be read: it holds bytes that are no UTF-8.", hint=_EXAMPLE
+        ) from None
     url = _URL.match(dsn)
     if url:
         if url[1].lower() not in ("postgresql", "postgres"):
@@ -78,32 +89,37 @@ def describe(dsn: str) -> str:
     return f"{database} on {host}:{port}"
 
 
-def connect(dsn: str | None = None, **options: Any) -> psycopg.Connection[Any]:
+def connect(
+    dsn: str | None = None, *, given: str = "the DSN", **options: Any
+) -> psycopg.Connection[Any]:
     """Connect in autocommit mode to the DSN that `choose` finds.
 
     Args:
         dsn: a libpq string or URL, or None for the environment's.
+        given: its name in messages.
         options: passed on to `psycopg.connect`, for example ``row_factory``.
 
     Raises:
         DsnError: the string cannot be read or nobody answers there.
 
     """
-    conninfo, options, source = prepare(dsn, options)
+    conninfo, options, source = prepare(dsn, options, given=given)
     try:
         return psycopg.connect(conninfo, **options)
     except psycopg.OperationalError as error:
         raise unreachable(conninfo, source, error) from error
 
 
-def prepare(dsn: str | None, options: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
+def prepare(
+    dsn: str | None, options: Mapping[str, Any], *, given: str = "the DSN"
+) -> tuple[str, dict[str, Any], str]:
     """Return what to connect with, and the name of where the address came from.
 
     Raises:
         DsnError: the string cannot be read.
 
     """
-    text, source = choose(dsn)
+    text, source = choose(dsn, given=given)
     conninfo = normalise(text, source=source)
     # Of a database in SQL_ASCII psycopg would hand out bytes.
     chosen = {"autocommit": True, "application_name": "agentundo", "client_encoding": "utf8"}

@@ -121,7 +121,6 @@ class EmbeddedServer:
 
     def stop(self) -> None:
         """Stop the server and delete everything it had; harmless when it does not run."""
-        atexit.unregister(self.stop)
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM if _WINDOWS else signal.SIGINT)
             try:
@@ -133,6 +132,8 @@ class EmbeddedServer:
         if self._base is not None:
             _remove(self._base)
             self._base = None
+        # Last of all: should a signal end this too early, the end of the process does it again.
+        atexit.unregister(self.stop)
 
     def keep(self) -> Path:
         """Let the server go on when this object and this process have ended.

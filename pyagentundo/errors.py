@@ -7,7 +7,9 @@ relations, keys, reasons and column names, never other values.
 
 from __future__ import annotations
 
+import copyreg
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -44,6 +46,10 @@ class AgentUndoError(Exception):
         if hint:
             # Not in str(): that is the message alone. Tracebacks, and so logs, show it.
             self.add_note(f"hint: {hint}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by calling the class: each may want other arguments. Workers hand errors over so.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     @property
     def conflicts(self) -> list[Conflict]:
@@ -256,7 +262,7 @@ def explain(error: psycopg.Error, *, user: str = "this role") -> AgentUndoError 
     cls = _OURS_ELSEWHERE.get(error.sqlstate or "")
     if cls and message.startswith(_PREFIX):
         return cls(message.removeprefix(_PREFIX), hint=_hints.spoken(error.diag.message_hint))
-    if error.sqlstate in _MISSING and "agentundo" in message:
+    if error.sqlstate in _MISSING and _OURS.search(message):
         if error.sqlstate == "3F000":
             return NotInstalled(
                 "agentundo is not installed in this database.", hint="Run: agentundo install"
@@ -285,6 +291,8 @@ _OURS_ELSEWHERE: dict[str, type[AgentUndoError]] = {
 }
 #: Schema, function, relation and column that do not exist.
 _MISSING = ("3F000", "42883", "42P01", "42703")
+#: In their messages, that it is ours; the name of a user's table may have the word in it.
+_OURS = re.compile(r"\bagentundo\b")
 
 
 @contextmanager
@@ -318,6 +326,6 @@ def _parse_detail(text: str | None) -> dict[str, Any]:
     try:
         # Keys of rows may be numbers, and those keep their digits.
         parsed = json.loads(text, parse_float=Decimal)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"text": text}
     return parsed if isinstance(parsed, dict) else {"text": text}

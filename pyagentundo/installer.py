@@ -138,6 +138,7 @@ def install(
 
     def choose(found: Installed | None) -> tuple[str, list[Step]]:
         if found is None:
+            _require_room(conn)
             return "installed", files.fresh_steps()
         if not found.version:  # what `uninstall --keep-history` left
             return "installed", files.upgrade_steps(found.schema_version)
@@ -321,13 +322,40 @@ def _explained(conn: Connection, error: psycopg.Error) -> InstallError:
     return InstallError(f"{message}. Nothing was changed.", hint=hint)
 
 
+def _require_room(conn: Connection) -> None:
+    """Refuse to install over what is left of an installation.
+
+    Raises:
+        InstallError: there is something.
+
+    """
+    (left,) = _one(
+        conn,
+        "select exists (select from pg_class where relnamespace = to_regnamespace('agentundo'))",
+    )
+    if left:
+        raise InstallError(
+            "Parts of agentundo are in this database, but not its table agentundo._home: the"
+            " installation is damaged. Nothing was changed.",
+            hint="Restore it from a backup. To begin anew, without anything that was captured, let"
+            " its owner run: drop schema agentundo, agentundo_history cascade;",
+        )
+
+
 def _missing_right(conn: Connection) -> str:
     """Say what an installing role lacks, as a statement or as the role to be."""
-    present, grant = _one(
+    present, grant, foreign = _one(
         conn,
         "select to_regnamespace('agentundo') is not null,"
-        " format('grant create on database %I to %I;', current_database(), current_user)",
+        " format('grant create on database %I to %I;', current_database(), current_user),"
+        " (select nspowner::regrole::text from pg_namespace where nspname = 'agentundo_history'"
+        "   and nspowner <> current_user::regrole)",
     )
+    if foreign and not present:
+        return (
+            f"A schema agentundo_history is in this database already and belongs to {foreign}:"
+            " rename it, or drop it."
+        )
     if present:
         return (
             "agentundo is in this database already: run it as the role that installed it, or as a"

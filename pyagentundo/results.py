@@ -2,7 +2,8 @@
 
 One class for each; its fields are the columns, in their order. Queries name these columns, so a
 newer schema may add some without an older package noticing. Values of rows are JSON as the server
-shows it: numbers that are not whole come as `Decimal`, never as float, texts of other types as str.
+shows it: numbers that are not whole come as `Decimal`, never as float, texts of other types as str,
+and what is nested more than 200 levels deep as the text of its JSON.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from pyagentundo._json import check_text
+from pyagentundo._arguments import optional
 from pyagentundo.errors import UsageError
 
 _CONDITIONS = {
@@ -62,13 +62,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        for name, value in self.given().items():
-            if name in ("since", "until"):
-                _check_time(name, value)
-            elif name == "from_step":
-                check_number(name, value)
-            else:
-                check_text(value, name)
+        optional(**self.given())
         if self.from_step is not None and self.run is None:
             raise UsageError("from_step was given without run.", hint="Steps count within a run.")
 
@@ -82,24 +76,24 @@ class Selection:
         return " and ".join(_CONDITIONS[name] for name in self.given()) or "true"
 
 
-def check_number(name: str, value: Any, *, least: int = 1) -> int:
-    """Return a whole number that fits an ``integer`` of the server.
+def selected(selection: Selection | None, given: dict[str, Any]) -> Selection:
+    """Return what a method was asked for: a selection, or the arguments of one.
 
     Raises:
-        UsageError: it is none, is less than `least`, or too large.
+        UsageError: it was given both, or something else.
+        TypeError: an argument is none of a selection's.
 
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+    if selection is None:
+        return Selection(**given)
+    if not isinstance(selection, Selection):
         raise UsageError(
-            f"{name} is {value!r}, not a whole number from {least} to {2**31 - 1}.",
-            hint=f"Give {name} as an int, or leave it out.",
+            f"A {type(selection).__qualname__} is no Selection.",
+            hint="Give a Selection, or its arguments by name, such as run=...; get() takes an id.",
         )
-    return value
-
-
-def _check_time(name: str, value: Any) -> None:
-    if not isinstance(value, datetime) or value.tzinfo is None:
+    if given:
         raise UsageError(
-            f"{name} is {value!r}, not a time with a time zone.",
-            hint="Give for example datetime.now(UTC) - timedelta(hours=2).",
+            f"A Selection was given, and {', '.join(given)} beside it.",
+            hint="Say all in one: Selection(run=..., actor=...), or the arguments alone.",
         )
+    return selection

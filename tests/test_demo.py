@@ -336,6 +336,23 @@ def test_impatience_leaves_nothing(place: Place) -> None:
     assert place.left() == []
 
 
+@pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM])
+def test_impatience_while_the_server_is_made_leaves_nothing(
+    place: Place, again: signal.Signals
+) -> None:
+    """Neither the data nor the password."""
+    for pause in (0.02, 0.1, 0.2):
+        process = place.begin()
+        while not list(place.directory.glob("*/data/base/*")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        time.sleep(pause)
+        process.send_signal(again)
+        process.communicate(timeout=60)
+        assert place.left() == []
+
+
 def test_nobody_reading_any_more_leaves_nothing(place: Place) -> None:
     process = place.begin()
     assert process.stdout

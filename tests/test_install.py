@@ -294,7 +294,8 @@ def test_dsn_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     assert dsns.choose() == ("host=b", "DATABASE_URL")
     monkeypatch.setenv("AGENTUNDO_DATABASE_URL", "host=a")
     assert dsns.choose() == ("host=a", "AGENTUNDO_DATABASE_URL")
-    assert dsns.choose("host=c") == ("host=c", "--dsn")
+    assert dsns.choose("host=c") == ("host=c", "the DSN")
+    assert dsns.choose("") == ("", "the DSN"), "of a pool that leaves all to libpq"
 
 
 def test_error_classes_match_the_servers_states(bare_dsn: str) -> None:

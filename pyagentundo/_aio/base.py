@@ -11,6 +11,7 @@ import psycopg
 from pyagentundo import _states, errors, installer
 from pyagentundo._aio.pool import AsyncPool
 from pyagentundo._aio.units import AsyncUnit, CommitLost, Connection, fetch
+from pyagentundo._arguments import optional, required
 from pyagentundo._concurrency import async_sleep
 
 T = TypeVar("T")
@@ -36,8 +37,7 @@ class AsyncBase:
         timeout: seconds to wait for one of them.
 
     Raises:
-        UsageError: the source is none of these.
-        DsnError: the DSN cannot be read.
+        UsageError: the source is none of these, a DSN is empty, or a limit is none.
 
     """
 
@@ -54,13 +54,16 @@ class AsyncBase:
             raise errors.UsageError(
                 f"record is {record!r}, neither 'own' nor 'inline'.", hint="Leave it out: 'own'."
             )
+        required(pool_size=pool_size, timeout=timeout)
+        _check_dsn(source if isinstance(source, str) else None)
+        _check_dsn(dsn)
         self._inline = record == "inline"
         self._bare: Connection | None = None
         self._pool: ConnectionPool | None = None
         address: Any = dsn
         options: Any = None
         if source is None or isinstance(source, str):
-            address = source or dsn
+            address = dsn if source is None else source
         elif isinstance(source, psycopg.AsyncConnection):
             self._bare = source
         elif isinstance(source, psycopg.BaseConnection) or not hasattr(source, "connection"):
@@ -179,3 +182,14 @@ class AsyncBase:
             await unit.rollback(error)
             raise
         return answer
+
+
+def _check_dsn(dsn: str | None) -> None:
+    optional(dsn=dsn)
+    if dsn is not None and not dsn.strip():
+        # Often a variable that is not set: the environment's database would be another one.
+        raise errors.UsageError(
+            "The DSN is empty.",
+            hint="Name a database, or leave it out to use AGENTUNDO_DATABASE_URL, DATABASE_URL or"
+            " libpq's variables.",
+        )

@@ -10,8 +10,8 @@ import psycopg
 
 from pyagentundo import _json, _states, errors, results
 from pyagentundo._aio.units import AsyncUnit, Connection
+from pyagentundo._arguments import required
 from pyagentundo._calls import new_id
-from pyagentundo.selection import check_number
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ async def pages(
     in a savepoint: an error there leaves the transaction usable, and nothing of ours is open while
     the caller looks at rows.
     """
-    check_number("page_rows", page_rows)
+    required(page_rows=page_rows)
     unit = AsyncUnit(conn)
     await unit.begin()
     name = f"agentundo_{new_id()}"  # several may be open in one transaction

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from pyagentundo import _json, _statements, errors, results
+from pyagentundo import _statements, _targets, errors, results
 from pyagentundo._aio.base import AsyncBase
 from pyagentundo._aio.cursors import pages
 from pyagentundo._aio.units import Connection, fetch
+from pyagentundo._arguments import optional, required
 from pyagentundo.results import (
     DiffRow,
     Event,
@@ -18,7 +19,7 @@ from pyagentundo.results import (
     Run,
     Undoable,
 )
-from pyagentundo.selection import Selection, check_number
+from pyagentundo.selection import Selection, selected
 
 
 class AsyncReading(AsyncBase):
@@ -36,9 +37,8 @@ class AsyncReading(AsyncBase):
             NotPermitted: the role may not read the log.
 
         """
-        _json.check_text(id, "id")
         found: list[Invocation] = await self._all(
-            conn, _statements.INVOCATION, {"id": id}, Invocation
+            conn, _statements.INVOCATION, required(id=id), Invocation
         )
         if not found:
             raise errors.InvocationNotFound(
@@ -69,9 +69,9 @@ class AsyncReading(AsyncBase):
             NotPermitted: the role may not read the log.
 
         """
-        chosen_ = selection or Selection(**chosen)
-        parameters = {**chosen_.given(), "limit": check_number("limit", limit)}
-        query = _statements.log(chosen_, limited=True)
+        wanted = selected(selection, chosen)
+        parameters = wanted.given() | required(limit=limit)
+        query = _statements.log(wanted, limited=True)
         return await self._all(conn, query, parameters, Invocation)
 
     async def invocations(
@@ -94,10 +94,10 @@ class AsyncReading(AsyncBase):
             chosen: the arguments of a `Selection`, instead of one.
 
         """
-        chosen_ = selection or Selection(**chosen)
-        query = _statements.log(chosen_, limited=False)
+        wanted = selected(selection, chosen)
+        query = _statements.log(wanted, limited=False)
         async with self._lend(conn) as lent:
-            async for row in pages(lent, query, chosen_.given(), Invocation, page_rows):
+            async for row in pages(lent, query, wanted.given(), Invocation, page_rows):
                 yield row
 
     async def runs(
@@ -112,9 +112,9 @@ class AsyncReading(AsyncBase):
 
         Arguments and errors are those of `log`.
         """
-        chosen_ = selection or Selection(**chosen)
-        parameters = {**chosen_.given(), "limit": check_number("limit", limit)}
-        return await self._all(conn, _statements.runs(chosen_), parameters, Run)
+        wanted = selected(selection, chosen)
+        parameters = wanted.given() | required(limit=limit)
+        return await self._all(conn, _statements.runs(wanted), parameters, Run)
 
     async def undoable(
         self,
@@ -136,7 +136,7 @@ class AsyncReading(AsyncBase):
             NotPermitted: the role may not read what was captured.
 
         """
-        parameters = {"scope": scope, "run": run, "limit": check_number("limit", limit)}
+        parameters = optional(scope=scope, run=run) | required(limit=limit)
         return await self._all(conn, _statements.UNDOABLE, parameters, Undoable)
 
     async def diff(
@@ -157,7 +157,7 @@ class AsyncReading(AsyncBase):
             UndoExpired: its history was purged.
 
         """
-        parameters = {"invocation": _json.check_text(invocation, "id"), "scope": scope}
+        parameters = required(invocation=invocation) | optional(scope=scope)
         return await self._all(conn, _statements.DIFF, parameters, DiffRow)
 
     async def row_history(
@@ -177,13 +177,14 @@ class AsyncReading(AsyncBase):
             conn: read in the transaction that is open here.
 
         Raises:
-            NotTrackable: the table is not tracked.
-            UsageError: this is not its key.
+            NotTrackable: there is no such table, or it is not tracked.
+            UsageError: this is not its key, or a value is none of its column's type.
             NotPermitted: the role may not read the table.
 
         """
-        parameters = {"relation": relation, "key": _json.dumps(key, what="key"), "scope": scope}
-        return await self._all(conn, _statements.ROW_HISTORY, parameters, HistoryRow)
+        parameters = _targets.row(relation, key) | optional(scope=scope)
+        with _targets.explained(relation):
+            return await self._all(conn, _statements.ROW_HISTORY, parameters, HistoryRow)
 
     async def row_version(
         self, relation: str, key: Mapping[str, Any], *, conn: Connection | None = None
@@ -192,13 +193,14 @@ class AsyncReading(AsyncBase):
 
         To be compared, nothing else. Arguments and errors are those of `row_history`.
         """
-        parameters = {"relation": relation, "key": _json.dumps(key, what="key")}
+        parameters = _targets.row(relation, key)
 
         async def read(lent: Connection) -> str | None:
             (version,), *_ = await fetch(lent, _statements.ROW_VERSION, parameters)
             return None if version is None else str(version)
 
-        return await self._run(conn, read)
+        with _targets.explained(relation):
+            return await self._run(conn, read)
 
     async def events(
         self,
@@ -229,9 +231,9 @@ class AsyncReading(AsyncBase):
             NotPermitted: the role may not read events.
 
         """
-        given = {"kind": kind, "scope": scope, "run": run, "invocation": invocation}
+        given = optional(kind=kind, scope=scope, run=run, invocation=invocation)
         filters = {name: value for name, value in given.items() if value is not None}
-        parameters = {**filters, "after": after, "limit": check_number("limit", limit)}
+        parameters = filters | required(after=after, limit=limit)
         return await self._all(conn, _statements.events(filters), parameters, Event)
 
     async def check(self, *, conn: Connection | None = None) -> list[Finding]:

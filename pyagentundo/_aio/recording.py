@@ -16,9 +16,10 @@ from pyagentundo._aio.base import AsyncBase
 from pyagentundo._aio.records import AsyncInlineRecord, AsyncOwnRecord
 from pyagentundo._aio.units import AsyncUnit, CommitLost, Connection, fetch
 from pyagentundo._ambient import ActiveInvocation
+from pyagentundo._arguments import optional, required
 from pyagentundo._calls import Call
 from pyagentundo._concurrency import ASYNC, async_finish, async_sleep
-from pyagentundo._tools import Tool, error_in
+from pyagentundo._tools import Tool, error_in, require_whole
 from pyagentundo.results import Recorded
 
 R = TypeVar("R")
@@ -313,6 +314,9 @@ class AsyncRecording(AsyncBase):
         like come from `context`. A call that was made before under the same id is not made again:
         its caller gets what was recorded as its result.
 
+        Methods may be tools too; their object is no part of the input. A generator would do its
+        work after the call, untagged, and is refused.
+
         An entry or attribute ``error`` in what it returns, or ``isError``, rolls back and marks the
         call as failed; the caller gets what it returned all the same.
 
@@ -320,7 +324,8 @@ class AsyncRecording(AsyncBase):
             name: the tool's name, by default the function's.
             tier: how bad a mistake would be.
             scope: the tenant, campaign or project, when it is always the same.
-            input: makes what is recorded as input out of the arguments; by default they themselves.
+            input: makes what is recorded as input out of the arguments, which it gets as the
+                function does; by default they themselves, without ``self`` or ``cls``.
             result: makes what is recorded as result out of what it returned.
             on_error: ``keep`` commits also what returned an error.
             retries: how often the function is called again after a serialization failure or
@@ -328,7 +333,8 @@ class AsyncRecording(AsyncBase):
 
         Raises:
             UsageError: the function is of the other kind: a coroutine function in the API for
-                threads, a plain one in that for tasks. Or the name is no text.
+                threads, a plain one in that for tasks. Or it is a generator function, or the name
+                is no text.
 
         """
         bare, name = (name, None) if inspect.isroutine(name) else (None, name)
@@ -346,6 +352,9 @@ class AsyncRecording(AsyncBase):
         def decorate(
             function: Callable[..., Coroutine[Any, Any, R]],
         ) -> Callable[..., Coroutine[Any, Any, R]]:
+            if isinstance(function, classmethod | staticmethod):
+                # Decorated already; what is inside is the function.
+                return type(function)(decorate(function.__func__))
             tool = Tool(function, is_async=ASYNC, describe=input)
 
             @functools.wraps(function)
@@ -359,6 +368,7 @@ class AsyncRecording(AsyncBase):
                 }
                 told = _ambient.complete(self, told)
                 for pause in _states.pauses(retries + 1):
+                    answer = None  # where the function raises psycopg's Rollback
                     try:
                         async with self.invocation(conn, **told) as active:
                             told["id"] = active.id
@@ -366,6 +376,7 @@ class AsyncRecording(AsyncBase):
                                 return active.result  # type: ignore[no-any-return]
                             args_, kwargs_ = tool.bind(args, kwargs, active.connection)
                             answer = await function(*args_, **kwargs_)
+                            require_whole(answer)
                             active.result = result(answer) if result else answer
                             error = error_in(answer)
                             if error is not None and on_error == "rollback":
@@ -495,7 +506,7 @@ class AsyncRecording(AsyncBase):
         call = Call.of(_ambient.complete(self, given))
         if not self._addressed:
             raise _states.without_address()
-        recorded = await AsyncOwnRecord(self, role or "").begin(call)
+        recorded = await AsyncOwnRecord(self, optional(role=role)["role"] or "").begin(call)
         if not recorded.created and recorded.status != "committed":
             raise _states.pending(call.id)
         return recorded
@@ -518,7 +529,7 @@ class AsyncRecording(AsyncBase):
             InvocationNotFound: there is no record of it.
 
         """
-        _json.check_text(id, "id")
+        required(id=id)
         if conn is not None or not self._addressed:
             async with self._lend(conn) as lent:
                 await AsyncInlineRecord(self, lent, joined=True).fail(id, error)
@@ -549,7 +560,7 @@ class AsyncRecording(AsyncBase):
             name: what it is, 1 to 255 bytes.
             kind: ``compensate`` if something can make up for it, ``none`` if nothing can.
             summary: one sentence for people.
-            undo_by: until when something can make up for it.
+            undo_by: until when something can make up for it, with a time zone.
             side_effect: what that would do besides.
             cost: what it would cost.
             remedy: how to.
@@ -563,20 +574,14 @@ class AsyncRecording(AsyncBase):
             UsageError: a value cannot be stored, or the kind does not exist.
 
         """
-        parameters = {
-            "invocation": invocation,
-            "name": name,
-            "kind": kind,
-            "summary": summary,
-            "undo_by": undo_by,
-            "side_effect": side_effect,
-            "cost": cost,
-            "remedy": remedy,
-            "handler": handler,
-        }
-        for what, value in parameters.items():
-            if value is not None and what != "undo_by":
-                _json.check_text(value, what)
+        parameters = required(invocation=invocation, name=name, kind=kind) | optional(
+            summary=summary,
+            undo_by=undo_by,
+            side_effect=side_effect,
+            cost=cost,
+            remedy=remedy,
+            handler=handler,
+        )
 
         async def write(lent: Connection) -> int:
             (number,), *_ = await fetch(lent, _statements.EFFECT, parameters)

@@ -10,6 +10,7 @@ from pyagentundo import _statements, _targets, results
 from pyagentundo._aio.base import AsyncBase
 from pyagentundo._aio.cursors import pages
 from pyagentundo._aio.units import Connection, fetch
+from pyagentundo._arguments import optional, required
 from pyagentundo._targets import Target
 from pyagentundo.results import Plan, PlanCount, PlanRow, RevertResult
 from pyagentundo.selection import Selection
@@ -55,7 +56,7 @@ class AsyncUndoing(AsyncBase):
             NotPermitted: the role may not plan.
 
         """
-        options = {"on_conflict": on_conflict, "merge": merge, "scope": scope}
+        options = optional(on_conflict=on_conflict, merge=merge, scope=scope)
 
         async def read(lent: Connection) -> Plan:
             ids = await _ids(lent, what)
@@ -90,16 +91,12 @@ class AsyncUndoing(AsyncBase):
             NotPermitted: the role may not plan.
 
         """
-        options = {
-            "from_step": _targets.step(from_step),
-            "on_conflict": on_conflict,
-            "merge": merge,
-            "scope": scope,
-        }
+        options = required(run=run, from_step=from_step)
+        options |= optional(on_conflict=on_conflict, merge=merge, scope=scope)
 
         async def read(lent: Connection) -> Plan:
             rows = await _call(lent, "plan_run", run, options)
-            members = await fetch(lent, _statements.MEMBERS, {**options, "run": run})
+            members = await fetch(lent, _statements.MEMBERS, options)
             ids = [one for (one,) in members]
             return Plan(tuple(rows), *await _beside(lent, ids, rows, scope))
 
@@ -133,7 +130,7 @@ class AsyncUndoing(AsyncBase):
             NotPermitted: the role may not plan.
 
         """
-        options = {"on_conflict": on_conflict, "merge": merge, "scope": scope}
+        options = optional(on_conflict=on_conflict, merge=merge, scope=scope)
         async with self._lend(conn) as lent:
             ids = await self._run(lent, functools.partial(_ids, what=what))
             query = _statements.call("plan", options)
@@ -154,7 +151,7 @@ class AsyncUndoing(AsyncBase):
 
         Arguments and errors are those of `plan`.
         """
-        options = {"on_conflict": on_conflict, "merge": merge, "scope": scope}
+        options = optional(on_conflict=on_conflict, merge=merge, scope=scope)
 
         async def read(lent: Connection) -> list[PlanCount]:
             query = _statements.call("plan_summary", options)
@@ -199,13 +196,13 @@ class AsyncUndoing(AsyncBase):
             CommitUnknown: the connection was lost while it committed; calling again is safe.
 
         """
-        options = {
-            "on_conflict": on_conflict,
-            "merge": merge,
-            "reason": reason,
-            "reverted_by": reverted_by,
-            "scope": scope,
-        }
+        options = optional(
+            on_conflict=on_conflict,
+            merge=merge,
+            reason=reason,
+            reverted_by=reverted_by,
+            scope=scope,
+        )
 
         async def write(lent: Connection) -> RevertResult:
             return await _revert(lent, "revert", await _ids(lent, what), options)
@@ -240,14 +237,13 @@ class AsyncUndoing(AsyncBase):
             UndoConflict: and all the others of `revert`.
 
         """
-        options = {
-            "from_step": _targets.step(from_step),
-            "on_conflict": on_conflict,
-            "merge": merge,
-            "reason": reason,
-            "reverted_by": reverted_by,
-            "scope": scope,
-        }
+        options = required(run=run, from_step=from_step) | optional(
+            on_conflict=on_conflict,
+            merge=merge,
+            reason=reason,
+            reverted_by=reverted_by,
+            scope=scope,
+        )
 
         async def write(lent: Connection) -> RevertResult:
             return await _revert(lent, "revert_run", run, options)
@@ -268,7 +264,7 @@ class AsyncUndoing(AsyncBase):
         """Take the newest standing revert of an invocation back: what it wrote is there again.
 
         Args:
-            invocation: its id, or that of the revert.
+            invocation: its id, or that of the revert; a text, unlike for `revert`.
             on_conflict: as for `revert`.
             merge: as for `revert`.
             reason: as for `revert`.
@@ -280,13 +276,15 @@ class AsyncUndoing(AsyncBase):
             UndoConflict: and all the others of `revert`.
 
         """
-        options = {
-            "on_conflict": on_conflict,
-            "merge": merge,
-            "reason": reason,
-            "reverted_by": reverted_by,
-            "scope": scope,
-        }
+        options = optional(
+            on_conflict=on_conflict,
+            merge=merge,
+            reason=reason,
+            reverted_by=reverted_by,
+            scope=scope,
+        )
+
+        required(invocation=invocation)
 
         async def write(lent: Connection) -> RevertResult:
             return await _revert(lent, "redo", invocation, options)

@@ -26,11 +26,12 @@ class AgentUndo(Recording, Undoing, Reading):
         dsn: for records, when `source` is a connection; a pool's own is known.
         record: ``own`` commits records on connections of our own, before the data: no record, no
             write. ``inline`` writes them in the data's transaction, for test suites that roll back.
-        pool_size: how many connections of our own for records, and as many for everything else.
-        timeout: seconds to wait for one of them.
+        pool_size: how many connections of our own for records, and as many for everything else;
+            at least 1.
+        timeout: seconds to wait for one of them, 0 or more.
 
     Raises:
-        UsageError: the source is none of these.
+        UsageError: the source is none of these, a DSN is empty, or a limit is none.
 
     """
 

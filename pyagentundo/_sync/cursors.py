@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import psycopg
 
 from pyagentundo import _json, _states, errors, results
+from pyagentundo._arguments import required
 from pyagentundo._calls import new_id
 from pyagentundo._sync.units import Connection, Unit
-from pyagentundo.selection import check_number
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def pages(
     in a savepoint: an error there leaves the transaction usable, and nothing of ours is open while
     the caller looks at rows.
     """
-    check_number("page_rows", page_rows)
+    required(page_rows=page_rows)
     unit = Unit(conn)
     unit.begin()
     name = f"agentundo_{new_id()}"  # several may be open in one transaction

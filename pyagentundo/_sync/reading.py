@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyagentundo import _json, _statements, errors, results
+from pyagentundo import _statements, _targets, errors, results
+from pyagentundo._arguments import optional, required
 from pyagentundo._sync.base import Base
 from pyagentundo._sync.cursors import pages
 from pyagentundo._sync.units import Connection, fetch
@@ -19,7 +20,7 @@ from pyagentundo.results import (
     Run,
     Undoable,
 )
-from pyagentundo.selection import Selection, check_number
+from pyagentundo.selection import Selection, selected
 
 
 class Reading(Base):
@@ -37,8 +38,9 @@ class Reading(Base):
             NotPermitted: the role may not read the log.
 
         """
-        _json.check_text(id, "id")
-        found: list[Invocation] = self._all(conn, _statements.INVOCATION, {"id": id}, Invocation)
+        found: list[Invocation] = self._all(
+            conn, _statements.INVOCATION, required(id=id), Invocation
+        )
         if not found:
             raise errors.InvocationNotFound(
                 f"There is no invocation {id!r}.", hint="log() lists what there is."
@@ -68,9 +70,9 @@ class Reading(Base):
             NotPermitted: the role may not read the log.
 
         """
-        chosen_ = selection or Selection(**chosen)
-        parameters = {**chosen_.given(), "limit": check_number("limit", limit)}
-        query = _statements.log(chosen_, limited=True)
+        wanted = selected(selection, chosen)
+        parameters = wanted.given() | required(limit=limit)
+        query = _statements.log(wanted, limited=True)
         return self._all(conn, query, parameters, Invocation)
 
     def invocations(
@@ -93,10 +95,10 @@ class Reading(Base):
             chosen: the arguments of a `Selection`, instead of one.
 
         """
-        chosen_ = selection or Selection(**chosen)
-        query = _statements.log(chosen_, limited=False)
+        wanted = selected(selection, chosen)
+        query = _statements.log(wanted, limited=False)
         with self._lend(conn) as lent:
-            for row in pages(lent, query, chosen_.given(), Invocation, page_rows):
+            for row in pages(lent, query, wanted.given(), Invocation, page_rows):
                 yield row
 
     def runs(
@@ -111,9 +113,9 @@ class Reading(Base):
 
         Arguments and errors are those of `log`.
         """
-        chosen_ = selection or Selection(**chosen)
-        parameters = {**chosen_.given(), "limit": check_number("limit", limit)}
-        return self._all(conn, _statements.runs(chosen_), parameters, Run)
+        wanted = selected(selection, chosen)
+        parameters = wanted.given() | required(limit=limit)
+        return self._all(conn, _statements.runs(wanted), parameters, Run)
 
     def undoable(
         self,
@@ -135,7 +137,7 @@ class Reading(Base):
             NotPermitted: the role may not read what was captured.
 
         """
-        parameters = {"scope": scope, "run": run, "limit": check_number("limit", limit)}
+        parameters = optional(scope=scope, run=run) | required(limit=limit)
         return self._all(conn, _statements.UNDOABLE, parameters, Undoable)
 
     def diff(
@@ -156,7 +158,7 @@ class Reading(Base):
             UndoExpired: its history was purged.
 
         """
-        parameters = {"invocation": _json.check_text(invocation, "id"), "scope": scope}
+        parameters = required(invocation=invocation) | optional(scope=scope)
         return self._all(conn, _statements.DIFF, parameters, DiffRow)
 
     def row_history(
@@ -176,13 +178,14 @@ class Reading(Base):
             conn: read in the transaction that is open here.
 
         Raises:
-            NotTrackable: the table is not tracked.
-            UsageError: this is not its key.
+            NotTrackable: there is no such table, or it is not tracked.
+            UsageError: this is not its key, or a value is none of its column's type.
             NotPermitted: the role may not read the table.
 
         """
-        parameters = {"relation": relation, "key": _json.dumps(key, what="key"), "scope": scope}
-        return self._all(conn, _statements.ROW_HISTORY, parameters, HistoryRow)
+        parameters = _targets.row(relation, key) | optional(scope=scope)
+        with _targets.explained(relation):
+            return self._all(conn, _statements.ROW_HISTORY, parameters, HistoryRow)
 
     def row_version(
         self, relation: str, key: Mapping[str, Any], *, conn: Connection | None = None
@@ -191,13 +194,14 @@ class Reading(Base):
 
         To be compared, nothing else. Arguments and errors are those of `row_history`.
         """
-        parameters = {"relation": relation, "key": _json.dumps(key, what="key")}
+        parameters = _targets.row(relation, key)
 
         def read(lent: Connection) -> str | None:
             (version,), *_ = fetch(lent, _statements.ROW_VERSION, parameters)
             return None if version is None else str(version)
 
-        return self._run(conn, read)
+        with _targets.explained(relation):
+            return self._run(conn, read)
 
     def events(
         self,
@@ -228,9 +232,9 @@ class Reading(Base):
             NotPermitted: the role may not read events.
 
         """
-        given = {"kind": kind, "scope": scope, "run": run, "invocation": invocation}
+        given = optional(kind=kind, scope=scope, run=run, invocation=invocation)
         filters = {name: value for name, value in given.items() if value is not None}
-        parameters = {**filters, "after": after, "limit": check_number("limit", limit)}
+        parameters = filters | required(after=after, limit=limit)
         return self._all(conn, _statements.events(filters), parameters, Event)
 
     def check(self, *, conn: Connection | None = None) -> list[Finding]:

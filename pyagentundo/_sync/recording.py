@@ -14,12 +14,13 @@ import psycopg
 
 from pyagentundo import _ambient, _json, _statements, _states, errors
 from pyagentundo._ambient import ActiveInvocation
+from pyagentundo._arguments import optional, required
 from pyagentundo._calls import Call
 from pyagentundo._concurrency import SYNC, finish, sleep
 from pyagentundo._sync.base import Base
 from pyagentundo._sync.records import InlineRecord, OwnRecord
 from pyagentundo._sync.units import CommitLost, Connection, Unit, fetch
-from pyagentundo._tools import Tool, error_in
+from pyagentundo._tools import Tool, error_in, require_whole
 from pyagentundo.results import Recorded
 
 R = TypeVar("R")
@@ -310,6 +311,9 @@ class Recording(Base):
         like come from `context`. A call that was made before under the same id is not made again:
         its caller gets what was recorded as its result.
 
+        Methods may be tools too; their object is no part of the input. A generator would do its
+        work after the call, untagged, and is refused.
+
         An entry or attribute ``error`` in what it returns, or ``isError``, rolls back and marks the
         call as failed; the caller gets what it returned all the same.
 
@@ -317,7 +321,8 @@ class Recording(Base):
             name: the tool's name, by default the function's.
             tier: how bad a mistake would be.
             scope: the tenant, campaign or project, when it is always the same.
-            input: makes what is recorded as input out of the arguments; by default they themselves.
+            input: makes what is recorded as input out of the arguments, which it gets as the
+                function does; by default they themselves, without ``self`` or ``cls``.
             result: makes what is recorded as result out of what it returned.
             on_error: ``keep`` commits also what returned an error.
             retries: how often the function is called again after a serialization failure or
@@ -325,7 +330,8 @@ class Recording(Base):
 
         Raises:
             UsageError: the function is of the other kind: a coroutine function in the API for
-                threads, a plain one in that for tasks. Or the name is no text.
+                threads, a plain one in that for tasks. Or it is a generator function, or the name
+                is no text.
 
         """
         bare, name = (name, None) if inspect.isroutine(name) else (None, name)
@@ -343,6 +349,9 @@ class Recording(Base):
         def decorate(
             function: Callable[..., R],
         ) -> Callable[..., R]:
+            if isinstance(function, classmethod | staticmethod):
+                # Decorated already; what is inside is the function.
+                return type(function)(decorate(function.__func__))
             tool = Tool(function, is_async=SYNC, describe=input)
 
             @functools.wraps(function)
@@ -356,6 +365,7 @@ class Recording(Base):
                 }
                 told = _ambient.complete(self, told)
                 for pause in _states.pauses(retries + 1):
+                    answer = None  # where the function raises psycopg's Rollback
                     try:
                         with self.invocation(conn, **told) as active:
                             told["id"] = active.id
@@ -363,6 +373,7 @@ class Recording(Base):
                                 return active.result  # type: ignore[no-any-return]
                             args_, kwargs_ = tool.bind(args, kwargs, active.connection)
                             answer = function(*args_, **kwargs_)
+                            require_whole(answer)
                             active.result = result(answer) if result else answer
                             error = error_in(answer)
                             if error is not None and on_error == "rollback":
@@ -492,7 +503,7 @@ class Recording(Base):
         call = Call.of(_ambient.complete(self, given))
         if not self._addressed:
             raise _states.without_address()
-        recorded = OwnRecord(self, role or "").begin(call)
+        recorded = OwnRecord(self, optional(role=role)["role"] or "").begin(call)
         if not recorded.created and recorded.status != "committed":
             raise _states.pending(call.id)
         return recorded
@@ -515,7 +526,7 @@ class Recording(Base):
             InvocationNotFound: there is no record of it.
 
         """
-        _json.check_text(id, "id")
+        required(id=id)
         if conn is not None or not self._addressed:
             with self._lend(conn) as lent:
                 InlineRecord(self, lent, joined=True).fail(id, error)
@@ -546,7 +557,7 @@ class Recording(Base):
             name: what it is, 1 to 255 bytes.
             kind: ``compensate`` if something can make up for it, ``none`` if nothing can.
             summary: one sentence for people.
-            undo_by: until when something can make up for it.
+            undo_by: until when something can make up for it, with a time zone.
             side_effect: what that would do besides.
             cost: what it would cost.
             remedy: how to.
@@ -560,20 +571,14 @@ class Recording(Base):
             UsageError: a value cannot be stored, or the kind does not exist.
 
         """
-        parameters = {
-            "invocation": invocation,
-            "name": name,
-            "kind": kind,
-            "summary": summary,
-            "undo_by": undo_by,
-            "side_effect": side_effect,
-            "cost": cost,
-            "remedy": remedy,
-            "handler": handler,
-        }
-        for what, value in parameters.items():
-            if value is not None and what != "undo_by":
-                _json.check_text(value, what)
+        parameters = required(invocation=invocation, name=name, kind=kind) | optional(
+            summary=summary,
+            undo_by=undo_by,
+            side_effect=side_effect,
+            cost=cost,
+            remedy=remedy,
+            handler=handler,
+        )
 
         def write(lent: Connection) -> int:
             (number,), *_ = fetch(lent, _statements.EFFECT, parameters)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from pyagentundo import _statements, _targets, results
+from pyagentundo._arguments import optional, required
 from pyagentundo._sync.base import Base
 from pyagentundo._sync.cursors import pages
 from pyagentundo._sync.units import Connection, fetch
@@ -56,7 +57,7 @@ class Undoing(Base):
             NotPermitted: the role may not plan.
 
         """
-        options = {"on_conflict": on_conflict, "merge": merge, "scope": scope}
+        options = optional(on_conflict=on_conflict, merge=merge, scope=scope)
 
         def read(lent: Connection) -> Plan:
             ids = _ids(lent, what)
@@ -91,16 +92,12 @@ class Undoing(Base):
             NotPermitted: the role may not plan.
 
         """
-        options = {
-            "from_step": _targets.step(from_step),
-            "on_conflict": on_conflict,
-            "merge": merge,
-            "scope": scope,
-        }
+        options = required(run=run, from_step=from_step)
+        options |= optional(on_conflict=on_conflict, merge=merge, scope=scope)
 
         def read(lent: Connection) -> Plan:
             rows = _call(lent, "plan_run", run, options)
-            members = fetch(lent, _statements.MEMBERS, {**options, "run": run})
+            members = fetch(lent, _statements.MEMBERS, options)
             ids = [one for (one,) in members]
             return Plan(tuple(rows), *_beside(lent, ids, rows, scope))
 
@@ -134,7 +131,7 @@ class Undoing(Base):
             NotPermitted: the role may not plan.
 
         """
-        options = {"on_conflict": on_conflict, "merge": merge, "scope": scope}
+        options = optional(on_conflict=on_conflict, merge=merge, scope=scope)
         with self._lend(conn) as lent:
             ids = self._run(lent, functools.partial(_ids, what=what))
             query = _statements.call("plan", options)
@@ -155,7 +152,7 @@ class Undoing(Base):
 
         Arguments and errors are those of `plan`.
         """
-        options = {"on_conflict": on_conflict, "merge": merge, "scope": scope}
+        options = optional(on_conflict=on_conflict, merge=merge, scope=scope)
 
         def read(lent: Connection) -> list[PlanCount]:
             query = _statements.call("plan_summary", options)
@@ -200,13 +197,13 @@ class Undoing(Base):
             CommitUnknown: the connection was lost while it committed; calling again is safe.
 
         """
-        options = {
-            "on_conflict": on_conflict,
-            "merge": merge,
-            "reason": reason,
-            "reverted_by": reverted_by,
-            "scope": scope,
-        }
+        options = optional(
+            on_conflict=on_conflict,
+            merge=merge,
+            reason=reason,
+            reverted_by=reverted_by,
+            scope=scope,
+        )
 
         def write(lent: Connection) -> RevertResult:
             return _revert(lent, "revert", _ids(lent, what), options)
@@ -241,14 +238,13 @@ class Undoing(Base):
             UndoConflict: and all the others of `revert`.
 
         """
-        options = {
-            "from_step": _targets.step(from_step),
-            "on_conflict": on_conflict,
-            "merge": merge,
-            "reason": reason,
-            "reverted_by": reverted_by,
-            "scope": scope,
-        }
+        options = required(run=run, from_step=from_step) | optional(
+            on_conflict=on_conflict,
+            merge=merge,
+            reason=reason,
+            reverted_by=reverted_by,
+            scope=scope,
+        )
 
         def write(lent: Connection) -> RevertResult:
             return _revert(lent, "revert_run", run, options)
@@ -269,7 +265,7 @@ class Undoing(Base):
         """Take the newest standing revert of an invocation back: what it wrote is there again.
 
         Args:
-            invocation: its id, or that of the revert.
+            invocation: its id, or that of the revert; a text, unlike for `revert`.
             on_conflict: as for `revert`.
             merge: as for `revert`.
             reason: as for `revert`.
@@ -281,13 +277,15 @@ class Undoing(Base):
             UndoConflict: and all the others of `revert`.
 
         """
-        options = {
-            "on_conflict": on_conflict,
-            "merge": merge,
-            "reason": reason,
-            "reverted_by": reverted_by,
-            "scope": scope,
-        }
+        options = optional(
+            on_conflict=on_conflict,
+            merge=merge,
+            reason=reason,
+            reverted_by=reverted_by,
+            scope=scope,
+        )
+
+        required(invocation=invocation)
 
         def write(lent: Connection) -> RevertResult:
             return _revert(lent, "redo", invocation, options)

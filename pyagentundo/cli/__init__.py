@@ -3,10 +3,10 @@
 One module per group of commands. Beside them, with an underscore: `_options` and `_selection` read
 what was typed, `_queries` and `_diagnosis` ask the database, `_standing` what the role is there,
 `_plans` puts together what an undo is about, `_ran` what a program has left, `_show_*` say it,
-`_screen` knows the terminal, `_failures`, `_reasons` and `_hints` turn errors into exit codes and
-into words of the command line. Data goes to stdout, notices, progress and questions
-to stderr. Exit codes: 0 ok, 1 error, 2 usage, 3 conflict or partial, 4 not installed or wrong
-version, 5 refused.
+`_streams` mends the standard streams, `_screen` knows the terminal, `_failures`, `_reasons` and
+`_hints` turn errors into exit codes and into words of the command line. Data goes to stdout,
+notices, progress and questions to stderr. Exit codes: 0 ok, 1 error, 2 usage, 3 conflict or
+partial, 4 not installed or wrong version, 5 refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pyagentundo.cli import (
     undoing,
 )
 from pyagentundo.cli._failures import ErrorGroup
-from pyagentundo.cli._options import dsn_option, with_example_last
+from pyagentundo.cli._options import dsn_option, prepared
 
 
 @click.group(cls=ErrorGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,5 +84,5 @@ for _module in (
     completion,
 ):
     for _command in _module.COMMANDS:
-        main.add_command(with_example_last(_command))
-with_example_last(main)
+        main.add_command(prepared(_command))
+prepared(main)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 import click
 import psycopg
 from click.shell_completion import CompletionItem
 
 from pyagentundo.cli._connection import connect
+from pyagentundo.cli._screen import printable
 from pyagentundo.errors import AgentUndoError
 
 _MOST = 50
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@%+=:,./-]*")
 
 
 def invocations(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -70,10 +73,18 @@ def roles(ctx: click.Context, param: click.Parameter, typed: str) -> list[Comple
 
 
 def _offered(ctx: click.Context, query: str, typed: str) -> list[CompletionItem]:
-    """Ask the database; where that fails nothing is offered, there is nobody to tell."""
+    """Ask the database; where that fails nothing is offered, there is nobody to tell.
+
+    Shells put what is offered on the command line as it is, and agents choose their ids: only what
+    a shell reads as one plain word is offered, and no option.
+    """
     with contextlib.suppress(AgentUndoError, psycopg.Error):
         dsn = (ctx.find_root().obj or {}).get("dsn") or (ctx.obj or {}).get("dsn")
         with connect(dsn, connect_timeout=2) as conn:
             rows = conn.execute(query.encode(), {"typed": typed, "most": _MOST}).fetchall()
-        return [CompletionItem(row["value"], help=row["help"]) for row in rows]
+        return [
+            CompletionItem(row["value"], help=printable(row["help"] or ""))
+            for row in rows
+            if _SAFE.fullmatch(row["value"])
+        ]
     return []

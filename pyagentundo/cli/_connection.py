@@ -15,6 +15,7 @@ from psycopg.types.json import set_json_loads
 from pyagentundo import dsn as dsns
 from pyagentundo import errors, installer
 from pyagentundo._json import loads
+from pyagentundo.cli import _streams
 from pyagentundo.cli._failures import notice_of
 from pyagentundo.cli._options import chosen_dsn
 from pyagentundo.cli._standing import Standing
@@ -37,9 +38,24 @@ def connect(dsn: str | None, **options: Any) -> Connection:
 
     """
     # No statement is run often enough to be prepared, and a pooler might not know it again.
-    conn = dsns.connect(dsn, row_factory=dict_row, prepare_threshold=None, **options)
+    conn = dsns.connect(dsn, given="--dsn", row_factory=dict_row, prepare_threshold=None, **options)
     set_json_loads(loads, conn)
     return conn
+
+
+@contextmanager
+def writing(conn: Connection, *, dry_run: bool = False) -> Iterator[None]:
+    """Run a block as a transaction, after which a command has done what it was asked to.
+
+    Args:
+        conn: without an open transaction.
+        dry_run: roll it back.
+
+    """
+    with conn.transaction(force_rollback=dry_run):
+        yield
+    if not dry_run:
+        _streams.committed()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ Findings look like those of check(): severity, object, problem, hint.
 from __future__ import annotations
 
 import secrets
+import shlex
 from typing import Any
 
 from psycopg.rows import DictRow
@@ -47,7 +48,8 @@ group by 1, r.health order by 1
 """
 
 _ROLE = (
-    "select rolsuper as superuser, rolreplication as replication from pg_roles where rolname = %s"
+    "select rolsuper as superuser, rolreplication as replication, quote_ident(rolname) as quoted"
+    " from pg_roles where rolname = %s"
 )
 
 
@@ -181,7 +183,8 @@ def remarks_on(conn: Connection, role: str, *, to_be: str | None = None) -> list
                 role,
                 f"{role} is no agent: only what it writes under a tag is captured, or to tables"
                 " tracked with --capture all",
-                f'"agentundo grant {role} --as agent --apply" captures its every write.',
+                f'"agentundo grant {shlex.quote(role)} --as agent --apply" captures its every'
+                " write.",
             )
         )
     if agent and about["replication"] and not about["superuser"]:
@@ -190,7 +193,7 @@ def remarks_on(conn: Connection, role: str, *, to_be: str | None = None) -> list
                 "warning",
                 role,
                 f"{role} has REPLICATION: it can read everything that is written",
-                f"alter role {role} noreplication;",
+                f"alter role {about['quoted']} noreplication;",
             )
         )
     return found
@@ -199,10 +202,11 @@ def remarks_on(conn: Connection, role: str, *, to_be: str | None = None) -> list
 # Tracked tables that a role cannot see whole, in plans and elsewhere; none for superusers and for
 # who may act for the owner of our schema: they see all.
 _UNREAD = """\
-select r.relation
+select r.relation, quote_ident(t.rolname) as quoted
 from agentundo.tracked r join pg_roles t on t.rolname = %(role)s
-where to_regclass(r.relation) is not null
-  and not has_table_privilege(t.oid, to_regclass(r.relation), 'select')
+join (pg_class c join pg_namespace n on n.oid = c.relnamespace)
+  on format('%%I.%%I', n.nspname, c.relname) = r.relation
+where not has_table_privilege(t.oid, c.oid, 'select')
   and not pg_has_role(t.oid,
     (select nspowner from pg_namespace where nspname = 'agentundo'), 'usage')
 order by r.relation
@@ -213,17 +217,17 @@ def unread_by(conn: Connection, role: str) -> list[dict[str, Any]]:
     """Return what a role that plans or reads does not see, because it may not SELECT it."""
     if not any(is_member(conn, role, f"agentundo_{kind}") for kind in _PLANNERS):
         return []
-    tables = [row["relation"] for row in conn.execute(_UNREAD.encode(), {"role": role})]
-    if not tables:
+    rows = conn.execute(_UNREAD.encode(), {"role": role}).fetchall()
+    if not rows:
         return []
-    listed = ", ".join(tables)
+    listed = ", ".join(row["relation"] for row in rows)
     return [
         finding(
             "info",
             role,
             f"{role} may not read {listed}: plans, diffs and histories leave its rows' keys and"
             " values out",
-            f"grant select on {listed} to {role};",
+            f"grant select on {listed} to {rows[0]['quoted']};",
         )
     ]
 

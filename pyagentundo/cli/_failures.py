@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ import psycopg
 from psycopg import errors as pg
 
 from pyagentundo import errors
-from pyagentundo.cli import _hints
+from pyagentundo.cli import _hints, _streams
 from pyagentundo.cli._reasons import OF_TABLE, REASONS
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._tables import count, key_text, moment
@@ -39,12 +38,13 @@ class ErrorGroup(click.Group):
         """Return the commands in the order in which people meet them."""
         return list(self.commands)
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run as a program does, whatever its standard streams are like."""
+        with _streams.mended():
+            return super().main(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; leave with an exit code if it fails in a way that we know."""
-        for stream in (sys.stdout, sys.stderr):
-            # What a terminal's encoding lacks is shown as an escape and is no reason to fail.
-            if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")
         ctx.ensure_object(dict)  # what the commands' contexts share
         try:
             with errors.translated():
@@ -58,7 +58,7 @@ class ErrorGroup(click.Group):
                 )
             # The message also names the first row, for those who see nothing else.
             message = _FIRST_ROW.sub("", error.message) if lines else error.message
-            complain(message, lines, hint)
+            complain(message, [*lines, *_done_before()], hint)
             code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ERROR)
             if isinstance(error.__cause__, pg.InsufficientPrivilege):
                 code = REFUSED
@@ -68,10 +68,19 @@ class ErrorGroup(click.Group):
                 hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("standing"))
             if isinstance(error, pg.UndefinedTable):
                 hint = hint or _hints.NO_TABLE
-            notes = getattr(error, "__notes__", [])
+            notes = [*getattr(error, "__notes__", []), *_done_before()]
             complain(error.diag.message_primary or str(error).strip(), notes, hint)
             code = REFUSED if isinstance(error, pg.InsufficientPrivilege) else ERROR
+        except KeyboardInterrupt:
+            for line in _done_before():
+                notice(line)
+            raise
         return ctx.exit(code)
+
+
+def _done_before() -> list[str]:
+    """Return what to say with a failure that came after something was committed."""
+    return ["What was done before that is committed."] if _streams.has_committed() else []
 
 
 def complain(message: str, lines: list[str], hint: str | None) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 
+from pyagentundo.cli._screen import CONTROL
+
 
 def dumps(data: Any, *, indent: int | None = 2) -> str:
     """Write JSON; numbers keep their digits, times are ISO 8601.
@@ -63,14 +65,21 @@ def _pieces(data: Any, indent: int | None, level: int) -> Iterable[str]:
         case datetime() | date() | time():
             yield json.dumps(data.isoformat())
         case str():
-            yield json.dumps(data, ensure_ascii=False)
+            yield _quoted(data)
         case Mapping():
-            named = [(f"{json.dumps(str(key), ensure_ascii=False)}: ", data[key]) for key in data]
+            named = [(f"{_quoted(str(key))}: ", data[key]) for key in data]
             yield from _container("{", named, "}", indent, level)
         case list() | tuple():
             yield from _container("[", [("", item) for item in data], "]", indent, level)
         case _:
-            yield json.dumps(str(data), ensure_ascii=False)
+            yield _quoted(str(data))
+
+
+def _quoted(text: str) -> str:
+    """Return a JSON string that is safe to show: what `printable` escapes is escaped here too."""
+    return CONTROL.sub(
+        lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False)
+    )
 
 
 def _container(

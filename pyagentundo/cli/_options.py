@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Text(click.types.StringParamType):
+    """What is typed, as text: the bytes of an argument need not be any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the text; in a locale that knows ASCII only, that which UTF-8 makes of the bytes.
+
+        Raises:
+            BadParameter: it is none in UTF-8 either.
+
+        """
+        found = super().convert(value, param, ctx)
+        try:
+            return os.fsencode(found).decode() if _BYTES.search(found) else found
+        except UnicodeError:
+            self.fail("it holds bytes that are no UTF-8.", param, ctx)
+
+
+#: How Python shows bytes of an argument that its encoding does not know.
+_BYTES = re.compile("[\ud800-\udfff]")
+
+
+def prepared(command: click.Command) -> click.Command:
+    """Make a command as all of ours are: what it is given is text, its help ends with examples."""
+    for param in command.params:
+        if param.type is click.STRING:
+            param.type = Text()
+    return _with_example_last(command)
 
 
 def dsn_option(command: Decorated) -> Decorated:
@@ -42,7 +73,7 @@ def chosen_dsn() -> str | None:
     return dsn if isinstance(dsn, str) else None
 
 
-def with_example_last(command: click.Command) -> click.Command:
+def _with_example_last(command: click.Command) -> click.Command:
     """Let a command's --help end with its example: after the options, where people look last."""
     text, mark, example = inspect.cleandoc(command.help or "").rpartition("\b\nExample")
     command.help, command.epilog = text.rstrip(), mark + example

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -16,7 +17,7 @@ from psycopg.rows import DictRow
 
 from pyagentundo import errors
 from pyagentundo.cli import _json
-from pyagentundo.cli._connection import Connection
+from pyagentundo.cli._connection import Connection, writing
 from pyagentundo.cli._reasons import CAUSED, WRITTEN
 from pyagentundo.errors import InvocationNotFound
 
@@ -27,8 +28,15 @@ _PATIENCE = "3s"
 #: How many of the newest invocations a role that may not read the views can be told about; of a run
 #: all.
 _NEWEST, _ALL = 1000, 2**31 - 1
+#: In an age, a number that has neither a unit nor a place in ``12:30:00``.
+_BARE_NUMBER = re.compile(r"(?<![\w:.])[+-]?[\d.]+(?![\w:.]|\s*[a-z])", re.IGNORECASE)
 #: What stands for the setting retention.
 _RETENTION = "the setting retention"
+
+
+# Tables by the name that views and functions show. A cast to regclass would want USAGE on schemas.
+_NAMED = "(pg_class c join pg_namespace n on n.oid = c.relnamespace)"
+_NAME = "format('%%I.%%I', n.nspname, c.relname)"
 
 
 def call(conn: Connection, function: str, arguments: dict[str, Any]) -> list[DictRow]:
@@ -232,7 +240,7 @@ def unread(conn: Connection, relations: Sequence[str]) -> list[str]:
     """
     rows = conn.execute(
         "select current_user as role, u.name, has_any_column_privilege(c.oid, 'select') as partly"
-        " from unnest(%s::text[]) u (name) join pg_class c on c.oid = to_regclass(u.name)"
+        f" from unnest(%s::text[]) u (name) join {_NAMED} on {_NAME} = u.name"
         " where not has_table_privilege(c.oid, 'select') and not pg_has_role(current_user,"
         "   (select nspowner from pg_namespace where nspname = 'agentundo'), 'usage')"
         " order by u.name",
@@ -250,7 +258,8 @@ def live_columns(conn: Connection, relations: Sequence[str]) -> dict[str, set[st
     """Return the columns that tables have now; a table that is gone is missing."""
     rows = conn.execute(
         "select u.name, array_agg(a.attname::text) as columns from unnest(%s::text[]) u (name)"
-        " join pg_attribute a on a.attrelid = to_regclass(u.name) and a.attnum > 0"
+        f" join {_NAMED} on {_NAME} = u.name"
+        " join pg_attribute a on a.attrelid = c.oid and a.attnum > 0"
         " and not a.attisdropped group by u.name",
         [list(relations)],
     )
@@ -293,7 +302,7 @@ def undo(conn: Connection, function: str, arguments: dict[str, Any]) -> DictRow:
     A cancel can get lost while the server waits for locks in short turns. So the server looks
     whether we are still there: it would go on for an answer that nobody reads.
     """
-    with conn.transaction():
+    with writing(conn):
         with contextlib.suppress(psycopg.Error), conn.transaction():  # not on every platform
             conn.execute("set local client_connection_check_interval = '500ms'")
         return call(conn, function, arguments)[0]
@@ -482,7 +491,8 @@ def key_columns(conn: Connection, table: str) -> list[str]:
     if rows or not readable(conn, "tracked"):
         return list(rows[0]["columns"]) if rows else []
     rows = conn.execute(
-        "select key from agentundo.tracked where relation::regclass = %s::oid", [relation]
+        f"select key from agentundo.tracked join {_NAMED} on {_NAME} = relation where c.oid = %s",
+        [relation],
     ).fetchall()
     return list(rows[0]["key"]) if rows else []
 
@@ -518,20 +528,25 @@ def interval(conn: Connection, age: str | None) -> str:
     if age is None:
         # Nobody but the owner reads our settings. The function knows its default, and this is it.
         return _RETENTION
+    wrong = None
+    if _BARE_NUMBER.search(age):
+        wrong = f"{age!r} has a number without a unit, which would be seconds."
     try:
         conn.execute("select %s::interval", [age])
     except pg.DataError:
+        wrong = f"{age!r} is no age."
+    if wrong:
         raise click.BadParameter(
-            f"{age!r} is no age such as '30 days', '12 hours' or '1 month'.",
+            f"{wrong} Give one such as '30 days', '12 hours' or '1 month'.",
             param_hint="--older-than",
-        ) from None
+        )
     return age
 
 
 def purge(conn: Connection, age: str, *, dry_run: bool) -> DictRow:
     """Delete history older than an age for good; returns how much."""
     older_than = None if age == _RETENTION else age
-    with conn.transaction(force_rollback=dry_run):
+    with writing(conn, dry_run=dry_run):
         return conn.execute("select * from agentundo.purge(%s::interval)", [older_than]).fetchall()[
             0
         ]
@@ -541,7 +556,7 @@ def erase(
     conn: Connection, table: str, key: dict[str, Any], reason: str, *, dry_run: bool
 ) -> DictRow:
     """Delete every image of a row for good; returns how many."""
-    with conn.transaction(force_rollback=dry_run):
+    with writing(conn, dry_run=dry_run):
         return conn.execute(
             "select * from agentundo.erase(%s::regclass, %s::jsonb, %s)",
             [table, _json.dumps(key, indent=None), reason],
@@ -550,6 +565,6 @@ def erase(
 
 def hold(conn: Connection, id: str, reason: str | None, *, dry_run: bool) -> int:  # noqa: A002
     """Exempt an invocation from purge; None releases it. Returns how many changes that concerns."""
-    with conn.transaction(force_rollback=dry_run):
+    with writing(conn, dry_run=dry_run):
         rows = conn.execute("select agentundo.hold(%s, %s) as changes", [id, reason]).fetchall()
         return int(rows[0]["changes"])

@@ -66,14 +66,13 @@ def report(ran: Ran) -> None:
     The program has run and perhaps written. Nothing that goes wrong here is a failure of its own:
     whoever took it for one would run it again. So this raises nothing.
     """
-    screen = Screen.of(err=True)
     try:
         lines = list(_lines(ran))
     except (Exception, KeyboardInterrupt) as error:
         why = " ".join(str(error).split("\n")[0].split()) or type(error).__name__
         lines = [*_untold(ran, f"what of it was captured could not be looked up: {why}")]
-    # Nobody reads stderr any more, or somebody has had enough of it.
-    with contextlib.suppress(OSError, ValueError, KeyboardInterrupt):
+    screen = Screen.of(err=True)
+    with contextlib.suppress(KeyboardInterrupt):
         for line in lines:
             screen.line(printable(line), hang=2)
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import click
 
-# Controls, and what reorders or hides the text around it.
-_CONTROL = re.compile(
+#: Controls, and what reorders or hides the text around it.
+CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
 _assumed: ContextVar[int | None] = ContextVar("assumed", default=None)
@@ -40,7 +40,7 @@ def assumed_width(columns: int) -> Iterator[None]:
 
 def printable(text: str) -> str:
     """Return the text with control characters written as escapes, newlines too."""
-    return _CONTROL.sub(
+    return CONTROL.sub(
         lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text
     )
 

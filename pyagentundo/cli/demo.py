@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pyagentundo.cli import _streams
 from pyagentundo.cli._options import chosen_dsn
 from pyagentundo.cli._screen import printable
 
@@ -42,6 +43,7 @@ def demo(keep: bool, stop: Path | None) -> None:
     if keep:
         raise click.UsageError("--keep begins a demo and --stop ends one: give one of them.")
     demonstration.stop(stop)
+    _streams.committed()
     click.echo(f"stopped and deleted: {printable(str(stop))}")
 
 

@@ -7,7 +7,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from pyagentundo.cli import _complete, _diagnosis, _queries
-from pyagentundo.cli._connection import connected
+from pyagentundo.cli._connection import connected, writing
 from pyagentundo.cli._failures import REFUSED, complain, notice
 from pyagentundo.cli._json import print_json
 from pyagentundo.cli._options import dsn_option, json_option
@@ -64,7 +64,8 @@ def grant(role: str, kind: str, apply: bool, as_json: bool) -> None:
         already = _diagnosis.is_member(conn, role, marker)
         if apply and not already:
             try:
-                conn.execute(statement)
+                with writing(conn):
+                    conn.execute(statement)
             except pg.InsufficientPrivilege as error:
                 complain(
                     error.diag.message_primary or str(error),

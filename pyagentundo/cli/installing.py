@@ -8,7 +8,7 @@ import click
 
 from pyagentundo import __version__, installer
 from pyagentundo._sql import SqlFiles, as_script
-from pyagentundo.cli import _hints, _queries
+from pyagentundo.cli import _hints, _queries, _streams
 from pyagentundo.cli._connection import Connection, connected
 from pyagentundo.cli._failures import notice
 from pyagentundo.cli._options import dry_run_option, dsn_option, yes_option
@@ -113,10 +113,15 @@ def _report(report: installer.Report, dry_run: bool) -> None:
     if dry_run:
         click.echo(as_script(report.steps) if report.steps else "-- nothing to do\n", nl=False)
         return
+    _streams.committed()
     for text in report.notices:
         notice(_hints.spoken(text) or text)
     release = report.before if report.action == "removed" else report.after
-    details = f" {release.version} (schema version {release.schema_version})" if release else ""
+    details = ""
+    if release:
+        # Without a version: what an earlier uninstall --keep-history has left.
+        version = f" {release.version}" if release.version else ""
+        details = f"{version} (schema version {release.schema_version})"
     kept = (
         "; what was captured is still here" if report.action == "removed" and report.after else ""
     )

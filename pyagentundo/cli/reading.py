@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pyagentundo._json import dumps
 from pyagentundo.cli import _complete, _queries, _show_diff, _show_history, _show_log
 from pyagentundo.cli._connection import Connection, connected
 from pyagentundo.cli._failures import notice
@@ -15,7 +16,7 @@ from pyagentundo.cli._options import dsn_option, json_option, scope_option
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._selection import Chosen, selection_options
 from pyagentundo.cli._tables import key_text
-from pyagentundo.errors import NotPermitted
+from pyagentundo.errors import NotPermitted, UsageError
 
 #: What is told of a call that nothing exempts from purge.
 NOT_HELD = {"held": None, "held_by": None, "held_at": None}
@@ -176,8 +177,13 @@ def key_of(conn: Connection, table: str, words: tuple[str, ...]) -> dict[str, An
         try:
             # Text on purpose: the server reads each value by the type of its column.
             found = json.loads(words[0], parse_float=str)
+            dumps(found, what="it")
+        except RecursionError:
+            raise click.UsageError("The key is no JSON object: nested too deeply.") from None
         except ValueError as error:
             raise click.UsageError(f"The key is no JSON object: {error}.") from None
+        except UsageError as error:
+            raise click.UsageError(f"The key is no JSON object: {error.message}") from None
         assert isinstance(found, dict)  # noqa: S101 - it begins with a brace
         return found
     columns = _queries.key_columns(conn, table)

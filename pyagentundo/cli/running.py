@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 
 import click
+from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from pyagentundo import dsn as dsns
 from pyagentundo._calls import new_id
+from pyagentundo._json import storable
+from pyagentundo._signals import ENDINGS, handling
 from pyagentundo.cli import _ran
 from pyagentundo.cli._connection import connected
 from pyagentundo.cli._failures import complain
@@ -25,21 +28,6 @@ from pyagentundo.cli._screen import printable
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 #: libpq's variables that say where a database is; with any of them a program has an address.
 _ADDRESS = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE")
-_FROM_DSN = {
-    "host": "PGHOST",
-    "hostaddr": "PGHOSTADDR",
-    "port": "PGPORT",
-    "dbname": "PGDATABASE",
-    "user": "PGUSER",
-    "password": "PGPASSWORD",
-    "passfile": "PGPASSFILE",
-    "service": "PGSERVICE",
-    "sslmode": "PGSSLMODE",
-    "sslrootcert": "PGSSLROOTCERT",
-    "sslcert": "PGSSLCERT",
-    "sslkey": "PGSSLKEY",
-    "channel_binding": "PGCHANNELBINDING",
-}
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
@@ -50,7 +38,9 @@ _FROM_DSN = {
 @click.option("--scope", help="The tenant, campaign or project.")
 @dsn_option
 @dry_run_option("Print the environment and the command, run nothing.")
-@click.argument("command", nargs=-1, required=True, metavar="COMMAND...")
+@click.argument(
+    "command", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED
+)  # as it is: names of files may be any bytes
 def exec_(
     run: str | None,
     actor: str | None,
@@ -72,7 +62,8 @@ def exec_(
     --dsn or of the environment.
 
     The exit code is the program's; 127 if there is none, 126 if it cannot be run, 128 and its
-    number for a signal.
+    number for a signal. SIGTERM and SIGHUP are passed on to the program; what it wrote is told all
+    the same.
 
     \b
     Examples:
@@ -83,7 +74,7 @@ def exec_(
     settings = {
         "agent.invocation": invocation,
         "agent.run": run,
-        "agent.tool": tool or Path(command[0]).name,
+        "agent.tool": tool or storable(Path(command[0]).name),
         "agent.actor": actor,
         "agent.on_behalf_of": on_behalf_of,
         "agent.scope": scope,
@@ -96,29 +87,34 @@ def exec_(
         hidden = [line for line in shown if not line.startswith("PGPASSWORD=")]
         click.echo(" ".join([*hidden, shlex.join(command)]))
         return
-    code = _run(command, {**os.environ, **variables})
-    if code is None:
-        complain(f"{command[0]!r} is no program that can be run here.", [], None)
-        code = _NOT_FOUND if shutil.which(command[0], os.F_OK) is None else _NOT_EXECUTABLE
-    else:
-        ended = f"{printable(Path(command[0]).name)} ended with {code}"
-        _ran.report(_ran.Ran(ended, invocation, on_behalf_of, scope, before))
+    program = _Program(command)
+    with handling(program.pass_on, *ENDINGS):
+        try:
+            code = program.run({name: os.fsdecode(v.encode()) for name, v in variables.items()})
+        except OSError as error:
+            complain(f"{command[0]!r} is no program that can be run here.", [], None)
+            missing = isinstance(error, FileNotFoundError) and not shutil.which(command[0], os.F_OK)
+            code = _NOT_FOUND if missing else _NOT_EXECUTABLE
+        else:
+            ended = f"{printable(Path(command[0]).name)} ended with {code}"
+            _ran.report(_ran.Ran(ended, invocation, on_behalf_of, scope, before))
     click.get_current_context().exit(code)
 
 
 def _variables(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that make libpq tag a connection."""
-    options = [os.environ.get("PGOPTIONS", "")]
+    found = {}
+    if not any(os.environ.get(name) for name in _ADDRESS):
+        text, source = dsns.choose(chosen_dsn(), given="--dsn")
+        address = conninfo_to_dict(dsns.normalise(text, source=source))
+        for one in pq.Conninfo.get_defaults():  # as this libpq knows them
+            value = address.get(one.keyword.decode())
+            if one.envvar and value not in (None, ""):
+                found[one.envvar.decode()] = str(value)
+    # Of several settings of one name the last holds.
+    options = [found.pop("PGOPTIONS", ""), os.environ.get("PGOPTIONS", "")]
     options += [f"-c {name}={_escaped(value)}" for name, value in settings.items()]
-    found = {"PGOPTIONS": " ".join(options).strip()}
-    if any(os.environ.get(name) for name in _ADDRESS):
-        return found
-    text, source = dsns.choose(chosen_dsn())
-    address = conninfo_to_dict(dsns.normalise(text, source=source))
-    for keyword, variable in _FROM_DSN.items():
-        if address.get(keyword) not in (None, ""):
-            found[variable] = str(address[keyword])
-    return found
+    return {"PGOPTIONS": " ".join(filter(None, options)), **found}
 
 
 def _escaped(value: str) -> str:
@@ -126,22 +122,54 @@ def _escaped(value: str) -> str:
     return "".join(f"\\{one}" if one.isspace() or one == "\\" else one for one in value)
 
 
-def _run(command: tuple[str, ...], environment: dict[str, str]) -> int | None:
-    """Run a program on our own streams.
+class _Program:
+    """A program that is run on our own streams, and gets the signals that would end us.
 
-    Returns its exit code, or 128 and the signal's number; None when it could not be started.
+    Args:
+        command: its words.
+
     """
-    try:
-        process = subprocess.Popen(command, env=environment)
-    except OSError:
-        return None
-    # Ctrl-C reaches it too; how it ends is its own affair, and we still tell what it wrote.
-    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        code = process.wait()
-    finally:
-        signal.signal(signal.SIGINT, former)
-    return 128 - code if code < 0 else code
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    def run(self, variables: Mapping[str, str]) -> int:
+        """Run it with further environment variables, to its end.
+
+        Returns:
+            Its exit code, or 128 and the signal's number.
+
+        Raises:
+            OSError: it could not be started.
+
+        """
+        # Ctrl-C reaches it too; how it ends is its own affair, and we still tell what it wrote.
+        with handling(_let_pass, "SIGINT"):
+            self._process = subprocess.Popen(self._command, env={**os.environ, **variables})
+            for number in self._early:
+                self._process.send_signal(number)
+            code = self._process.wait()
+        return 128 - code if code < 0 else code
+
+    def pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: it is for the program, and after its end for us.
+
+        Raises:
+            KeyboardInterrupt: it has ended; somebody is tired of waiting for what it wrote.
+
+        """
+        if self._process is None:
+            self._early.append(number)
+        elif self._process.returncode is None:
+            self._process.send_signal(number)
+        else:
+            raise KeyboardInterrupt
+
+
+def _let_pass(number: int, frame: FrameType | None) -> None:
+    """Do nothing. Unlike a signal that is ignored this is not handed down to a program."""
 
 
 COMMANDS = [exec_]

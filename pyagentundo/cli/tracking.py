@@ -10,7 +10,7 @@ from psycopg.rows import DictRow
 from pyagentundo import errors
 from pyagentundo._locks import ATTEMPTS, with_retries
 from pyagentundo.cli import _complete, _diagnosis, _queries
-from pyagentundo.cli._connection import Connection, connected
+from pyagentundo.cli._connection import Connection, connected, writing
 from pyagentundo.cli._failures import notice
 from pyagentundo.cli._json import print_json
 from pyagentundo.cli._options import dry_run_option, dsn_option, json_option, yes_option
@@ -202,7 +202,7 @@ def _each(conn: Connection, query: str, arguments: list[Any], dry_run: bool) -> 
     """Run one call in a transaction of its own."""
 
     def attempt() -> list[DictRow]:
-        with errors.translated(), conn.transaction(force_rollback=dry_run):
+        with errors.translated(), writing(conn, dry_run=dry_run):
             conn.execute("set local lock_timeout = '3s'")
             return conn.execute(query.encode(), arguments).fetchall()
 

@@ -32,7 +32,7 @@ from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._selection import Chosen, selection_options
 from pyagentundo.cli._standing import Standing
 from pyagentundo.cli._tables import count
-from pyagentundo.errors import UndoConflict, translated
+from pyagentundo.errors import NotPermitted, UndoConflict, translated
 
 _shows_plan = dry_run_option("Show the plan, change nothing.")
 #: What a redo answers: the server's words are those of a revert.
@@ -155,7 +155,13 @@ def redo(
         planned["invocations"] = [invocation]
         made = None
         redone = [invocation]
-        if dry_run or _queries.readable(conn, "invocations"):
+        told = _queries.readable(conn, "invocations")
+        if dry_run and not told:
+            raise NotPermitted(
+                "Only operators and auditors are shown the plan of a redo.",
+                hint="Without --dry-run it is made, and revert takes it back.",
+            )
+        if told:
             revert_id, together = _queries.standing_revert(conn, invocation)
             if dry_run and revert_id is None:
                 _nothing_to_redo(as_json=as_json)

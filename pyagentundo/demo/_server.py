@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 from pyagentundo._binaries import find_binaries, major_version
+from pyagentundo._signals import ENDINGS, handling
 from pyagentundo._sql import MIN_SERVER
 from pyagentundo.embedded import EmbeddedServer, stop_kept
 from pyagentundo.errors import AgentUndoError
@@ -18,8 +18,6 @@ from pyagentundo.errors import AgentUndoError
 #: Variables that say which database to use, or how to talk to one.
 _ADDRESSES = ("AGENTUNDO_DATABASE_URL", "DATABASE_URL")
 _OLDEST = MIN_SERVER // 10_000
-#: Signals that end a program without a word: a terminal that is closed, a shutdown.
-_ENDINGS = ("SIGTERM", "SIGHUP")
 
 stop = stop_kept
 
@@ -44,8 +42,8 @@ def serving() -> Iterator[EmbeddedServer]:
                 hint='Run: pip install "pyagentundo[demo]"',
             )
         server = EmbeddedServer(bindir=bindir)
-        server.start()
         try:
+            server.start()
             yield server
         finally:
             with _undisturbed():
@@ -71,30 +69,12 @@ def _ended_orderly() -> Iterator[None]:
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
 
-    with _handling(leave, *_ENDINGS):
+    with handling(leave, *ENDINGS):
         yield
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Hold off Ctrl-C, which impatient people press again, and what else would end the process."""
-    with _handling(signal.SIG_IGN, "SIGINT", *_ENDINGS):
+    with handling(signal.SIG_IGN, "SIGINT", *ENDINGS):
         yield
-
-
-@contextmanager
-def _handling(handler: signal._HANDLER, *names: str) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals, and only it gets them
-        return
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    former = {}
-    for number in numbers:
-        # nohup, for example, has its own idea about SIGHUP
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            former[number] = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, handler_before in former.items():
-            signal.signal(number, handler_before)

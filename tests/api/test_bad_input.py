@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
+import pickle
+import re
 import traceback
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -31,6 +35,7 @@ from pyagentundo import (
     UndoExpired,
     UsageError,
     VersionMismatch,
+    errors,
     installer,
 )
 from tests.api.conftest import TABLE, MakeUndo
@@ -323,7 +328,37 @@ CASES: list[tuple[str, Callable[[AgentUndo], Any], str]] = [
     ("kind", lambda u: u.record_effect("x", "mail", kind="no"), "no kind of effect 'no'"),  # type: ignore[arg-type]
     ("name", lambda u: u.record_effect("x", ""), "the name of the effect is empty"),
     ("key of a row", lambda u: u.row_history("deals", {"n": 1}), "this is not a key of"),
+    ("value of a key", lambda u: u.row_history("deals", {"id": "x"}), 'no key of deals: .* "x"'),
+    ("large key", lambda u: u.row_version("deals", {"id": 2**40}), "no key of deals: .*range"),
+    ("naive time", lambda u: u.record_effect("x", "m", undo_by=datetime(2026, 1, 1)), "time zone"),
+    ("huge number", lambda u: u.record(input=Decimal("1E+200000")), "more digits than PostgreSQL"),
+    ("tiny number", lambda u: u.record(input=[Decimal("1E-20000")]), "more digits than PostgreSQL"),
+    ("a text", lambda u: u.log("run-1"), "A str is no Selection"),  # type: ignore[arg-type]
+    ("two ways", lambda u: u.log(Selection(), run="r"), "A Selection was given, and run beside it"),
+    ("runs", lambda u: u.runs("run-1"), "A str is no Selection"),  # type: ignore[arg-type]
+    ("calls", lambda u: list(u.invocations(Selection(), tool="t")), "given, and tool beside it"),
 ]
+#: For each method what it needs, and all the texts, numbers and truths that it takes.
+OPTIONS = "on_conflict scope merge"
+RECORDED = f"{OPTIONS} reason reverted_by"
+SIGNATURES: list[tuple[str, dict[str, Any], str]] = [
+    ("plan", {"what": "x"}, OPTIONS),
+    ("plan_run", {"run": "x"}, f"{OPTIONS} run from_step"),
+    ("plan_summary", {"what": "x"}, OPTIONS),
+    ("revert", {"what": "x"}, RECORDED),
+    ("revert_run", {"run": "x"}, f"{RECORDED} run from_step"),
+    ("redo", {"invocation": "x"}, f"{RECORDED} invocation"),
+    ("get", {}, "id"),
+    ("undoable", {}, "scope run limit"),
+    ("diff", {"invocation": "x"}, "invocation scope"),
+    ("row_history", {"relation": "deals", "key": {"id": 1}}, "relation scope"),
+    ("row_version", {"key": {"id": 1}}, "relation"),
+    ("events", {}, "after kind scope run invocation limit"),
+    ("record_effect", {"invocation": "x", "name": "m"}, "invocation name kind summary undo_by"
+     " side_effect cost remedy handler"),
+    ("record", {}, "id run step tool tier actor scope on_behalf_of model role again"),
+    ("fail", {"error": "why"}, "id"),
+]  # fmt: skip
 
 
 def test_arguments(undo: AgentUndo) -> None:
@@ -344,6 +379,123 @@ def test_tracebacks_and_so_logs_say_what_to_do(undo: AgentUndo) -> None:
         assert "select agentundo." not in error.hint
         assert str(error) == error.message
         assert f"\nhint: {error.hint}\n" in "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize(("method", "needed", "names"), SIGNATURES, ids=lambda one: str(one)[:12])
+def test_arguments_of_another_type(
+    undo: AgentUndo, method: str, needed: dict[str, Any], names: str
+) -> None:
+    """Psycopg would send them, and the server look for another function."""
+    for name in names.split():
+        for value in (b"x", uuid4(), "a\0b", 2**70, 1.5, object()):
+            with pytest.raises(UsageError, match=rf"\b{name}\b") as raised:
+                getattr(undo, method)(**{**needed, name: value})
+            assert hinted(raised.value)
+    assert undo.log() == []
+
+
+def test_numbers_that_only_just_fit(undo: AgentUndo) -> None:
+    most = 10**131_072 - 1
+    given = {"most": most, "least": Decimal("1E-16383"), "long": -(10**5000), "zero": 0, "of": True}
+    undo.record(id="x", input=given)
+    assert undo.get("x").input == given
+    with pytest.raises(UsageError, match="result holds a number"), undo.invocation() as inv:
+        inv.result = most + 1
+
+
+@pytest.mark.parametrize("name", ["my_agentundo_t", "crm.nope", "a.b.c.d", "a..b", "x y", ""])
+def test_tables_that_there_are_not(undo: AgentUndo, name: str) -> None:
+    for ask in (undo.row_history, undo.row_version):
+        with pytest.raises(NotTrackable, match=f"There is no table '{re.escape(name)}'") as raised:
+            ask(name, {"id": 1})
+        assert hinted(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("missing", "ours"),
+    [
+        ("my_agentundo_log", None),
+        ("agentundo_nowhere.t", None),
+        ("agentundo.nothing", VersionMismatch),
+        ("agentundo.nothing()", VersionMismatch),
+    ],
+)
+def test_what_is_missing_is_ours_only_if_it_is_called_so(
+    db: Connection, missing: str, ours: type | None
+) -> None:
+    with pytest.raises(psycopg.Error) as raised:
+        db.execute(f"select from {missing}".encode())
+    told = errors.explain(raised.value)
+    assert told is None if ours is None else isinstance(told, ours)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pool_size": 0}, "pool_size is 0, not a whole number from 1"),
+        ({"pool_size": -1}, "pool_size is -1"),
+        ({"timeout": -1}, "timeout is -1, no number of seconds"),
+        ({"timeout": float("nan")}, "timeout is nan"),
+        ({"timeout": "5"}, "timeout is '5'"),
+        ({"source": ""}, "The DSN is empty"),
+        ({"dsn": " "}, "The DSN is empty"),
+        ({"source": "host=a\0b"}, "dsn contains the character NUL"),
+        ({"source": "host=\udcff"}, "dsn contains half of a surrogate pair"),
+        ({"dsn": b"host=a"}, "dsn is of type bytes"),
+    ],
+)
+def test_options_of_the_api_itself(options: dict[str, Any], message: str) -> None:
+    for api in (AgentUndo, AsyncAgentUndo):
+        with pytest.raises(UsageError, match=message) as raised:
+            api(**options)
+        assert hinted(raised.value)
+
+
+def test_an_address_is_not_called_an_option_of_the_command_line(
+    make_undo: MakeUndo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for source in ("postgres", "host=127.0.0.1 port=1"):
+        with pytest.raises(DsnError, match=r"the DSN cannot be read|Cannot connect") as raised:
+            make_undo(source).undoable()
+        assert "--dsn" not in f"{raised.value} {hinted(raised.value)}"
+    monkeypatch.setenv("AGENTUNDO_DATABASE_URL", "host=\udcff")
+    with pytest.raises(DsnError, match="AGENTUNDO_DATABASE_URL cannot be read: it holds bytes"):
+        AgentUndo().undoable()
+
+
+def test_a_pool_that_leaves_all_to_libpq_is_not_sent_elsewhere(
+    db: Connection, dsn: str, bare_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records belong to the database of its data, whatever the environment names."""
+    address: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(dsn)
+    monkeypatch.setenv("AGENTUNDO_DATABASE_URL", bare_dsn)
+    with (
+        ConnectionPool("", kwargs=address, min_size=1, max_size=2, timeout=5) as pool,
+        AgentUndo(pool) as pooled,
+    ):
+        with pooled.invocation(id="x") as inv:
+            inv.connection.execute(WIN)
+        assert pooled.get("x").status == "committed"
+
+
+def test_errors_can_be_copied_and_sent_elsewhere() -> None:
+    """As workers of a multiprocessing pool do: an error that cannot be read there breaks it."""
+    made = [
+        kind("m", hint="h", detail={"total": 2, "conflicts": [{"reason": "row_changed"}]})
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, AgentUndoError)
+        and kind is not errors.CommitUnknown
+    ]  # fmt: skip
+    assert len(made) > 20
+    lost = errors.CommitUnknown("m", invocation="x", hint="h")
+    lost.add_note("n")
+    for error in (*made, lost):
+        for again in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
+            assert type(again) is type(error)
+            assert (str(again), again.args, vars(again)) == ("m", ("m",), vars(error))
+            assert (again.hint, again.total, again.conflicts) == (
+                "h", error.total, error.conflicts,
+            )  # fmt: skip
 
 
 def test_input_that_contains_itself(undo: AgentUndo) -> None:
@@ -377,7 +529,7 @@ def test_what_is_not_there(undo: AgentUndo, db: Connection) -> None:
         undo.fail("nobody", "why")
     with pytest.raises(NotTrackable, match="scratch is not tracked"):
         undo.row_history("scratch", {"n": 1})
-    with pytest.raises(psycopg.errors.UndefinedTable):
+    with pytest.raises(NotTrackable, match="There is no table 'nowhere'"):
         undo.row_version("nowhere", {"n": 1})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
@@ -249,7 +249,7 @@ def test_functions_that_cannot_be_wrapped(undo: AgentUndo) -> None:
         undo.tool()(task)
     assert raised.value.hint == "Wrap it with the tool() of AsyncAgentUndo."
     with pytest.raises(UsageError, match="is a plain function") as raised:
-        AsyncAgentUndo("").tool()(plain)  # type: ignore[arg-type]
+        AsyncAgentUndo().tool()(plain)  # type: ignore[arg-type]
     assert raised.value.hint == "Wrap it with the tool() of AgentUndo."
     with pytest.raises(UsageError, match="takes conn by position only") as raised:
         undo.tool()(by_position)
@@ -261,6 +261,107 @@ def test_functions_that_cannot_be_wrapped(undo: AgentUndo) -> None:
     assert raised.value.hint == 'Write @undo.tool, or @undo.tool("name").'
     with pytest.raises(UsageError, match="is a coroutine function"):
         undo.tool(task)
+
+
+def test_what_would_do_its_work_after_the_call_is_refused(undo: AgentUndo, db: Connection) -> None:
+    """Its connection is back where it came from by then, and carries no tag."""
+
+    def lazily(conn: Connection) -> Iterator[int]:
+        conn.execute(SET, ["x", 1])
+        yield 1
+
+    async def lazily_too(conn: Any) -> AsyncIterator[int]:
+        await conn.execute(SET, ["x", 1])
+        yield 1
+
+    for undo_ in (undo, AsyncAgentUndo()):
+        for function in (lazily, lazily_too):
+            with pytest.raises(UsageError, match="is a generator function") as raised:
+                undo_.tool("t", result=lambda _: None)(function)  # type: ignore[arg-type]
+            assert raised.value.hint == "Return a list, or whatever else is whole."
+
+    @undo.tool(result=lambda _: None)
+    def hidden(kind: str, conn: Connection) -> Any:
+        conn.execute(SET, ["x", 2])
+        return lazily(conn) if kind == "plain" else lazily_too(conn)
+
+    before = snapshot(db, TABLE)
+    for kind, told in (("plain", "returned a generator"), ("async", "an asynchronous generator")):
+        with pytest.raises(UsageError, match=told):
+            hidden(kind)
+        assert undo.log()[0].status == "failed"
+    assert_same(before, snapshot(db, TABLE))
+
+
+@dataclass
+class Desk:
+    """Has tools as methods, and a secret; as a dataclass it could be written as JSON."""
+
+    secret: str = "s3cret"
+    moved: int = 0
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["tool inside", "tool outside"])
+def test_methods(undo: AgentUndo, db: Connection, inside: bool) -> None:
+    tool: Any = undo.tool
+
+    def both(outer: Any, function: Any) -> Any:
+        return outer(tool(function)) if inside else tool(outer(function))
+
+    class Office(Desk):
+        def move(self, deal: int, *, conn: Connection) -> dict[str, int]:
+            self.moved += 1
+            conn.execute(SET, ["Won", deal])
+            return {"deal": deal}
+
+        def of_class(cls: Any, deal: int, *, conn: Connection) -> Any:  # noqa: N805
+            conn.execute(SET, ["Lost", deal])
+            return cls.__name__
+
+        def static(deal: Any, cls: str, *, conn: Connection) -> str:  # noqa: N805
+            conn.execute(SET, [cls, deal])
+            return cls
+
+        move = tool(move)
+        of_class = both(classmethod, of_class)
+        static = both(staticmethod, static)
+
+    kind: Any = Office  # its signatures are not those that stand there
+    office = kind()
+    for _ in range(2):  # what changes in the object does not make it another call
+        with undo.context(id="call-1"):
+            assert office.move(1) == {"deal": 1}
+    assert office.moved == 1
+    assert list(inspect.signature(office.move).parameters) == ["deal"]
+    assert (office.of_class(2), kind.of_class(deal=2)) == ("Office", "Office")
+    assert (office.static(3, "gold"), kind.static(3, cls="gold")) == ("gold", "gold")
+    assert tool(office.move)(2) == {"deal": 2}, "a bound method, decorated twice"
+    calls = undo.log()
+    assert [call.tool for call in calls[2:]] == ["static"] * 2 + ["of_class"] * 2 + ["move"]
+    assert [call.input for call in calls[2:]] == [{"deal": 3, "cls": "gold"}] * 2 + [
+        {"deal": 2}
+    ] * 2 + [{"deal": 1}]
+    assert scalar(db, "select string_agg(stage, ',' order by id) from deals") == "Won,Won,gold"
+
+
+def test_what_is_no_method_keeps_all_arguments(undo: AgentUndo, db: Connection) -> None:
+    @undo.tool
+    def rate(cls: str) -> None: ...
+
+    rate("gold")
+    assert undo.log()[0].input == {"cls": "gold"}
+
+
+def test_rollback_of_psycopg(undo: AgentUndo, db: Connection) -> None:
+    @undo.tool
+    def act(conn: Connection) -> str:
+        conn.execute(SET, ["x", 1])
+        raise psycopg.Rollback
+
+    before = snapshot(db, TABLE)
+    assert act() is None
+    assert undo.log()[0].status == "failed"
+    assert_same(before, snapshot(db, TABLE))
 
 
 def test_without_parentheses(undo: AgentUndo, db: Connection) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pyagentundo import __version__
 from tests.cli.conftest import Run, loaded, writes
@@ -75,6 +77,42 @@ def test_doctor_says_whose_select_is_missing(
     assert "may not read" not in cli("doctor").stdout
     deals.execute(f"grant select on public.deals to {role}".encode())
     assert "may not read" not in cli("doctor", *as_role).stdout
+
+
+@pytest.mark.parametrize("kind", ["operator", "auditor"])
+def test_a_table_in_a_schema_that_the_role_may_not_use(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole, kind: str
+) -> None:
+    """It is named, and keeps nobody from being told the rest."""
+    deals.execute(
+        "create schema hidden; create table hidden.t (id int primary key);"
+        "create table public.odd (code text not null unique, n int);"
+        "alter table public.odd replica identity using index odd_code_key"
+    )
+    for table in ("hidden.t", "public.odd"):
+        deals.execute("select agentundo.track(%s::regclass)", [table])
+    writes(deals, "call-3", "insert into hidden.t values (1)")
+    role = make_role(member_of=f"agentundo_{kind}")
+    deals.execute(f"grant select on public.deals, public.meetings, public.odd to {role}".encode())
+    to = ("--dsn", make_conninfo(dsn, user=role))
+    assert f"{role} may not read hidden.t" in cli("doctor", *to).stdout
+    assert f"{role} may not read hidden.t" in cli("plan", "call-3", *to).stdout
+    assert cli("history", "public.odd", "A", *to).stdout == "no captured versions\n"
+
+
+def test_names_of_roles_are_quoted_in_what_is_to_be_run(
+    deals: Connection, cli: Run, make_role: MakeRole
+) -> None:
+    role = make_role(member_of="agentundo_auditor")
+    odd = f'{role} it\'s "odd"'
+    quoted = f'"{odd.replace(chr(34), chr(34) * 2)}"'
+    deals.execute(f"alter role {role} rename to {quoted}".encode())
+    try:
+        said = cli("doctor", "--role", odd).stdout
+        assert f"grant select on public.deals, public.meetings to {quoted};" in said
+        assert f"agentundo grant {shlex.quote(odd)} --as agent" in said
+    finally:
+        deals.execute(f"alter role {quoted} rename to {role}".encode())
 
 
 def test_status_of_nothing(db: Connection, cli: Run) -> None:

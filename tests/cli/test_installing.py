@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 import pytest
 from click.testing import CliRunner
@@ -77,6 +79,33 @@ def test_sql_needs_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(main, ["sql"])
     assert result.stdout.startswith(f"-- pyagentundo {__version__}")
     assert result.stdout.endswith("commit;\n")
+
+
+def test_a_damaged_installation_is_not_installed_over(deals: Connection, cli: Run) -> None:
+    deals.execute("drop table agentundo._home cascade")
+    for dry_run in ([], ["--dry-run"]):
+        said = cli("install", *dry_run, code=1).stderr
+        assert said.startswith("error: Parts of agentundo are in this database, but not its table")
+    assert "hint: Run: agentundo install" in cli("upgrade", code=4).stderr
+    deals.execute(" ".join(re.findall(r"drop schema [^;]*", said)[0].split()).encode())
+    assert cli("install").stdout.startswith("installed: ")
+
+
+def test_a_history_of_somebody_else(bare_dsn: str, make_role: MakeRole) -> None:
+    role = make_role()
+    with psycopg.connect(bare_dsn, autocommit=True) as conn:
+        conn.execute(f"create schema agentundo_history authorization {role}".encode())
+    said = as_program("install", "--dsn", bare_dsn)
+    assert said.returncode == 5
+    assert (
+        f"hint: A schema agentundo_history is in this database already and belongs to {role}:"
+        " rename it, or drop it.\n" in said.stderr
+    )
+
+
+def test_removing_what_was_kept(deals: Connection, cli: Run) -> None:
+    cli("uninstall", "--keep-history", "--yes")
+    assert cli("uninstall", "--yes").stdout == "removed: agentundo (schema version 1)\n"
 
 
 def test_missing_rights_say_what_to_grant(

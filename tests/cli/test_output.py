@@ -164,6 +164,29 @@ def test_completion_of_commands_ids_tables_and_roles(
     assert offered("agentundo show --dsn postgresql://127.0.0.1:1/x c") == []
 
 
+def test_what_is_offered_is_one_plain_word(deals: Connection, dsn: str) -> None:
+    """Shells put it on the command line as it is, and agents choose their ids and tools."""
+    writes(deals, "Call_3,a/b", "update public.deals set amount = 1", tool="a\nplain\nb")
+    for hostile in ("z;touch${IFS}x", "*", "z\nz", "z x", "z'", "--yes", "=ls", "z\u202ex", "z\\x"):
+        writes(deals, hostile, "update public.deals set amount = 1", run=hostile)
+    deals.execute('create table "Quoted" (id int primary key)')
+    for shell in ("bash", "zsh", "fish"):
+        for line, expected in (
+            ("show ", {"Call_3,a/b", "call-2", "call-1"}),
+            ("revert --run ", {"run-42"}),
+            ("track public.", {"public.deals", "public.meetings"}),
+        ):
+            said = as_program(
+                AGENTUNDO_DATABASE_URL=dsn,
+                _AGENTUNDO_COMPLETE=f"{shell}_complete",
+                COMP_WORDS=f"agentundo {line}",
+                COMP_CWORD=line.split(" ")[-1] if shell == "fish" else str(line.count(" ") + 1),
+            )
+            lines = said.stdout.splitlines()
+            assert len(lines) == len(expected) * (3 if shell == "zsh" else 1), said.stdout
+            assert all(word in said.stdout for word in expected)
+
+
 # JSON ---------------------------------------------------------------------------------------------
 
 
@@ -188,6 +211,13 @@ def test_json_of_everything_that_queries_return() -> None:
     )
     assert json.loads(_json.dumps(data))["list"] == [1, False, None]
     assert _json.dumps([[1], {"a": 2}]) == '[\n  [\n    1\n  ],\n  {\n    "a": 2\n  }\n]'
+
+
+def test_json_shows_no_controls_either() -> None:
+    hostile = "\x1b\x7f\x9b\u202e\u2028 é 東"
+    written = _json.dumps({hostile: hostile})
+    assert json.loads(written) == {hostile: hostile}
+    assert written.count(r"\u001b\u007f\u009b\u202e\u2028 é 東") == 2
 
 
 # Text ---------------------------------------------------------------------------------------------

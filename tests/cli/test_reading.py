@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 import pytest
 
+from pyagentundo import AgentUndo, UsageError
 from pyagentundo.cli._screen import columns_of
 from tests.cli.conftest import Run, loaded, writes
 from tests.conftest import Connection
@@ -24,6 +27,30 @@ def without_times(text: str) -> str:
 
 
 # log ----------------------------------------------------------------------------------------------
+
+
+def test_an_agent_cannot_make_the_log_unreadable(deals: Connection, dsn: str, cli: Run) -> None:
+    """With JSON that is nested more deeply than Python reads."""
+    deep, flat = "[" * 1500 + "]" * 1500, "[" * 199 + '"[[["' + "]" * 199
+    for name, result in (("deep", deep), ("flat", flat)):
+        deals.execute("select agentundo.record_invocation(%s, meta => %s)", [name, result])
+        deals.execute("select agentundo.commit_invocation(%s, %s)", [name, result])
+    assert {one["id"] for one in loaded(cli("log", "--json"))} >= {"deep", "flat", "call-1"}
+    cli("log")
+    cli("show", "deep")
+    assert loaded(cli("show", "deep", "--json"))["result"] == deep
+    assert json.dumps(loaded(cli("show", "flat", "--json"))["meta"]) == flat
+    with AgentUndo(dsn) as undo:
+        assert undo.get("deep").result == deep
+        assert json.dumps(undo.get("flat").result) == flat
+        assert undo.record(id="deep").result == deep
+        undo.record(id="again", input=json.loads(flat))
+        for depth in (200, 500, 2000):
+            wanted: list[Any] = []
+            for _ in range(depth):
+                wanted = [wanted]
+            with pytest.raises(UsageError, match="input contains itself, or is nested too deeply"):
+                undo.record(input=wanted)
 
 
 def test_log_in_a_pipe_is_a_table(deals: Connection, cli: Run) -> None:

@@ -301,6 +301,11 @@ def test_redo_by_a_role_that_may_not_read_the_views(
     as_role = make_conninfo(dsn, user=make_role(member_of="agentundo_app"))
     to = ("--scope", "acme", "--by", "dana", "--dsn", as_role)
     cli("revert", "call-3", *to)
+    said = cli("redo", "call-3", *to, "--dry-run", code=5).stderr
+    assert said == (
+        "error: Only operators and auditors are shown the plan of a redo.\n"
+        "  hint: Without --dry-run it is made, and revert takes it back.\n"
+    )
     session = on_terminal("redo", "call-3", *to, answer="y")
     assert session.code == 0
     assert "only an operator or auditor is shown the plan of a redo" in session.text

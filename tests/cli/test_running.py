@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,8 +14,9 @@ import psycopg
 import pytest
 
 from tests.cli.conftest import Run, loaded
-from tests.conftest import Connection, MakeRole
-from tests.support.terminal import as_program, on_terminal
+from tests.conftest import Connect, Connection, MakeRole
+from tests.support.terminal import COMMAND, ROOT, as_program, heed_interrupts, on_terminal
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.core
 
@@ -79,8 +81,9 @@ def test_its_exit_code_is_the_programs(deals: Connection, dsn: str) -> None:
     said = as_program("exec", "--dsn", dsn, "--", "no such program")
     assert said.returncode == 127
     assert said.stderr == "error: 'no such program' is no program that can be run here.\n"
-    said = as_program("exec", "--dsn", dsn, "--", str(Path(__file__)))
-    assert said.returncode == 126
+    for there in (Path(__file__), Path(__file__).parent):
+        said = as_program("exec", "--dsn", dsn, "--", str(there))
+        assert said.returncode == 126
 
 
 def test_nothing_captured_says_why_that_may_be(deals: Connection, dsn: str) -> None:
@@ -103,6 +106,26 @@ def test_a_program_with_an_address_of_its_own_keeps_it(dsn: str) -> None:
     address = psycopg.conninfo.conninfo_to_dict(dsn)
     assert f"PGDATABASE={address['dbname']}\n" in said.stdout
     assert f"PGHOST={address['host']}\n" in said.stdout
+
+
+def test_all_of_the_dsn_reaches_the_program(deals: Connection, dsn: str) -> None:
+    show = (
+        "import os, psycopg; c = psycopg.connect('');"
+        "print(*(c.execute(f'show {one}').fetchone()[0] for one in"
+        " ('work_mem', 'search_path', 'application_name')), os.environ['PGTARGETSESSIONATTRS'])"
+    )
+    address = psycopg.conninfo.make_conninfo(
+        dsn,
+        options="-c work_mem=7MB -c search_path=tenant_7",
+        target_session_attrs="read-write",
+        application_name="job",
+    )
+    said = as_program("exec", "--dsn", address, sys.executable, "-c", show)
+    assert said.stdout == "7MB tenant_7 job read-write\n", said.stderr
+    said = as_program(
+        "exec", "--dsn", address, sys.executable, "-c", show, PGOPTIONS="-c work_mem=8MB"
+    )
+    assert said.stdout.startswith("8MB tenant_7 "), said.stderr
 
 
 def test_dry_run_prints_and_hides_the_password(dsn: str, cli: Run) -> None:
@@ -137,6 +160,80 @@ def test_interrupted_it_still_tells_what_was_captured(deals: Connection, dsn: st
     assert session.code == 128 + signal.SIGINT
     assert re.search(r"python\S* ended with 130\. Captured under", session.text)
     assert "take it back: agentundo revert " in session.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("heeds", [True, False], ids=["heeds", "dies"])
+def test_signals_are_passed_on_and_what_was_written_is_told(
+    deals: Connection, dsn: str, number: signal.Signals, heeds: bool
+) -> None:
+    """Else the program would go on without us, under an id that nobody was told."""
+    code = (
+        "import psycopg, signal, sys, time\n"
+        "def end(number, frame):\n"
+        "    conn.execute('update deals set amount = 2')\n"
+        "    sys.exit(8)\n"
+        f"if {heeds}: signal.signal({int(number)}, end)\n"
+        "conn = psycopg.connect('', autocommit=True)\n"
+        "conn.execute('update deals set amount = 1')\n"
+        "print('written', flush=True)\n"
+        "time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [*COMMAND, "exec", "--dsn", dsn, "--", sys.executable, "-c", code],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "written\n"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    ended = 8 if heeds else 128 + number
+    assert process.returncode == ended
+    rows = 4 if heeds else 2
+    assert re.search(rf"ended with {ended}\. Captured under {ID}: {rows} rows\n", said), said
+    assert "take it back: agentundo revert " in said
+
+
+def test_an_impatient_signal_while_it_looks_up_what_was_written(
+    deals: Connection, dsn: str, connect: Connect
+) -> None:
+    """Whoever holds up the looking up does not keep the id and the exit code from being told."""
+    holds = (
+        "import psycopg, sys\n"
+        "psycopg.connect('').execute('update deals set amount = 1').connection.commit()\n"
+        "print('written', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "sys.exit(7)"
+    )
+    process = subprocess.Popen(
+        [*COMMAND, "exec", "--dsn", dsn, "--", sys.executable, "-c", holds],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "written\n"
+    watcher = connect()
+    with deals.transaction():
+        deals.execute("lock table agentundo._invocation in access exclusive mode")
+        process.stdin.write("go on\n")  # type: ignore[union-attr]
+        process.stdin.flush()  # type: ignore[union-attr]
+        waiting = "select from pg_stat_activity where wait_event_type = 'Lock'"
+        wait_until(lambda: bool(watcher.execute(waiting).fetchall()), what="its look")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert re.search(rf"ended with 7\. What it wrote is tagged {ID}; .* not be looked up", said), (
+        said
+    )
 
 
 def test_an_agents_role_is_told_the_id_and_gets_its_programs_exit_code(
