@@ -515,15 +515,11 @@ $body$ select $sql$,
     select p.pattern, r.*
     from (select distinct on (pattern) pattern, invocations, undoes, own, kin from journal) p
     cross join lateral agentundo._replay(p.pattern, p.invocations, p.undoes, p.own, p.kin, {{late}}, null) r),
-  cells as (   -- where an undo has left something of its own, or so it seems: what each image says in each column
-    select id, array_agg(cells order by says) as cells
-    from (
-      select m.id, m.says, array[{{cells}}]::bigint[] as cells
-      from (
-        select distinct on (id, says) id, says, tid, change from said
-        where id in (select j.id from journal j join alike a using (pattern) where a.entangled and a.concerned and j.pattern[1][1] > coalesce({{late}}, 0))) m
-      join {{history}} h on h.ctid = m.tid) m
-    group by id),
+  spread as materialized (   -- the images of rows where an undo has left something of its own, or so it seems,
+    select distinct on (id, says) id, says, tid, change from said
+    where id in (select j.id from journal j join alike a using (pattern) where a.entangled and a.concerned and j.pattern[1][1] > coalesce({{late}}, 0))),
+  cells as (                 -- and what each says in each column
+    select id, array_agg({{cells}} order by says) as cells from spread m {{ranked}} group by id),
   by_column as materialized (
     select j.pattern, j.cells, r.*
     from (select distinct on (j.pattern, c.cells) j.pattern, j.invocations, j.undoes, j.own, j.kin, c.cells from journal j join cells c using (id)) j
@@ -629,15 +625,18 @@ $body$
       'h_keys', replace(key.list, 'agentundo_one.', 'h.'), 'image_keys', replace(key.list, 'agentundo_one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'logged_image', agentundo._image_row(t.id, 'h', 'l.change'), 'logged_start', agentundo._image_row(t.id, 'h', 'l.change', up_to => begins),
       'key_since', agentundo._key_since(t)::text,
-      'cells', (
-        select string_agg(format('dense_rank() over (partition by m.id order by row(%s)::record using operator(pg_catalog.*<))', i.value), ', ' order by i.attnum)
-        from agentundo._image_columns(t.id, 'h', 'm.change') i),
+      'cells', ranked.cells, 'ranked', ranked.joins,
        'late', (select max(c.since_change) from agentundo._columns(t.id) c where c.live)::text,
       'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),
       'row', agentundo._table_row(t.id, 'r'), 'row_by_value', agentundo._table_row(t.id, 'r', true), 'rewritten', agentundo._rewritten_sql(t, 'ac'),
       'deleted_since', agentundo._deleted_since_sql(t), 'stranger', agentundo._stranger_sql('f')))
     || agentundo._verdict_sql(t)
-  from key, same_key
+  from key, same_key, (   -- no query has room for the ranks of all columns of the widest tables
+    select string_agg(format('r%s.cells', part), ' || ' order by part) as cells,
+      string_agg(format('join (select m.id, m.says, array[%2$s] as cells from spread m join %3$s h on h.ctid = m.tid) r%1$s using (id, says)', part, ranks, agentundo._history(t)), ' ' order by part) as joins
+    from (
+      select i.attnum / 400 as part, string_agg(format('dense_rank() over (partition by m.id order by row(%s)::record using operator(pg_catalog.*<))', i.value), ', ' order by i.attnum) as ranks
+      from agentundo._image_columns(t.id, 'h', 'm.change') i group by i.attnum / 400) part) ranked
 $body$;
 
 -- Tables without a key: rows are told apart by what they say, and equal ones are counted.

@@ -45,7 +45,7 @@ declare
 begin
   for t in select distinct x.tracked from unnest(d) x where x.unit = 'moved' loop
     continue when not exists (select from agentundo._key(t));
-    moved := array(select x.place from unnest(d) x where x.tracked = t and x.unit = 'moved');
+    moved := array(select x.place from unnest(d) x where x.tracked = t and x.unit = 'moved' and coalesce(x.before, x.after) is not null);
     between := array(
       select y.place from unnest(d) y
       where y.tracked = t and y.unit is null and y.before is not null and y.after is not null
