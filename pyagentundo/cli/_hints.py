@@ -47,6 +47,10 @@ _PATTERNS: list[tuple[re.Pattern[str], str]] = [
     (_command("untrack"), _typed("untrack")),
     (_command("track"), _typed("track")),
     (_command("sync"), _typed("sync")),
+    (
+        re.compile(rf"\bCall agentundo\.track\({_NAMED}\) first\b"),
+        f'Run "{_typed("track")}" first',
+    ),
 ]
 
 # In this order: longer texts before what they contain.

@@ -530,14 +530,14 @@ def interval(conn: Connection, age: str | None) -> str:
         return _RETENTION
     wrong = None
     if _BARE_NUMBER.search(age):
-        wrong = f"{age!r} has a number without a unit, which would be seconds."
+        wrong = f"{age!r} has a number without a unit, which would be seconds. Give one"
     try:
         conn.execute("select %s::interval", [age])
     except pg.DataError:
-        wrong = f"{age!r} is no age."
+        wrong = f"{age!r} is no age"
     if wrong:
         raise click.BadParameter(
-            f"{wrong} Give one such as '30 days', '12 hours' or '1 month'.",
+            f"{wrong} such as '30 days', '12 hours' or '1 month'.",
             param_hint="--older-than",
         )
     return age

@@ -97,7 +97,10 @@ def test_a_table_in_a_schema_that_the_role_may_not_use(
     to = ("--dsn", make_conninfo(dsn, user=role))
     assert f"{role} may not read hidden.t" in cli("doctor", *to).stdout
     assert f"{role} may not read hidden.t" in cli("plan", "call-3", *to).stdout
-    assert cli("history", "public.odd", "A", *to).stdout == "no captured versions\n"
+    assert (
+        cli("history", "public.odd", "A", *to).stdout
+        == "no captured versions of public.odd code=A\n"
+    )
 
 
 def test_names_of_roles_are_quoted_in_what_is_to_be_run(

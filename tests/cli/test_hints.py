@@ -36,6 +36,10 @@ _SPEAKS_SQL = re.compile(r"agentundo\.\w+\(|\w+ => ")
             "Run \"select agentundo.untrack('t', keep_history => false)\".",
             'Run "agentundo untrack t --drop-history".',
         ),
+        (
+            "Call agentundo.track('public.t') first: only then is it captured.",
+            'Run "agentundo track public.t" first: only then is it captured.',
+        ),
         ("Begin a new transaction and call revert again.", "Run the command again."),
         ("Call revert again.", "Run the command again."),
         ("Something else.", "Something else."),
