@@ -14,7 +14,7 @@
 -- columns, never with =. Everything here is a pure SELECT over one snapshot, executed by agentundo_worker
 -- (_look() in 11_guard.sql): $6 are the changes of the set, $7 those of its own reverts and redos; $9 are
 -- numbers: changes up to the first are compared by image alone, rows of changes up to the second are gone by
--- TRUNCATE, the third is where places begin, the fourth the table, the fifth where journals begin (13_chains.sql).
+-- TRUNCATE, the third is where places begin, the fourth the table, the fifth where journals begin (14_chains.sql).
 
 -- Is a change somebody else's write? A change that a standing revert took back and that revert's own
 -- change cancel each other, as if neither had been. A condition over the alias, as text.

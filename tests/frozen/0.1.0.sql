@@ -1399,7 +1399,7 @@ $body$;
 
 -- After DDL ----------------------------------------------------------------------------------------------
 
--- Event triggers call these where they exist (21_grants.sql); DDL of yours never fails because of us.
+-- Event triggers call these where they exist (22_grants.sql); DDL of yours never fails because of us.
 create or replace function agentundo._on_ddl() returns event_trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$
@@ -3382,7 +3382,7 @@ comment on function agentundo.set_trigger(regclass, name, text) is
 -- columns, never with =. Everything here is a pure SELECT over one snapshot, executed by agentundo_worker
 -- (_look() in 11_guard.sql): $6 are the changes of the set, $7 those of its own reverts and redos; $9 are
 -- numbers: changes up to the first are compared by image alone, rows of changes up to the second are gone by
--- TRUNCATE, the third is where places begin, the fourth the table, the fifth where journals begin (13_chains.sql).
+-- TRUNCATE, the third is where places begin, the fourth the table, the fifth where journals begin (14_chains.sql).
 
 -- Is a change somebody else's write? A change that a standing revert took back and that revert's own
 -- change cancel each other, as if neither had been. A condition over the alias, as text.
@@ -3757,162 +3757,17 @@ begin
 end
 $body$;
 
--- ==== 13_chains.sql ====
+-- ==== 13_replay.sql ====
 
--- 13  Chains: rows that the set wrote more than once, or of which others have undone something
+-- 13  Replay: one row's journal, played again as it was and without the set
 --
--- The way for any number of changes, in any order, with reverts and other people's writes in between; what
--- 12_net.sql calls the straight way is the short cut past it. One statement, in three parts:
---   * the set by itself: each row's walk through the set's changes, from an image before to one after;
---   * rows in doubt, those that somebody else has undone or redone since: their whole journal is read and played
---     again, once as it was and once without the set. A row is what the last one who stands has left of it,
---     whatever the order in which the others are taken back and redone;
---   * the look at the row as it is now.
--- Tables without a key have a way of their own, at the end.
-
--- Images put together to steps (before, after) in their order: one for each transaction, or more exactly for each
--- {{unit}}, or one for each change where these do not come to a single walk. Images are numbered by what they
--- say; absence is a state too, number 0. From the CTE {{p}}state to {{p}}hop.
-create or replace function agentundo._hops_sql(prefix text, unit text) returns text
-language sql immutable set search_path = pg_catalog, pg_temp as
-$body$ select agentundo._fill($sql$,
-  {{p}}whole as (
-    select id, change, {{unit}}, old, tid, says from {{p}}state
-    union all
-    select id, change, {{unit}}, true, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) < count(*) filter (where not old)
-    union all
-    select id, change, {{unit}}, false, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) > count(*) filter (where not old)),
-  {{p}}balance as (
-    select id, {{unit}}, says, count(*) filter (where old) - count(*) filter (where not old) as surplus,
-      (array_agg(tid order by change) filter (where old))[1] as old_tid, (array_agg(tid order by change desc) filter (where not old))[1] as new_tid,
-      min(change) filter (where old) as old_change, max(change) filter (where not old) as new_change
-    from {{p}}whole group by id, {{unit}}, says),
-  {{p}}linked as materialized (  -- one contiguous walk?
-    select id, {{unit}}, coalesce(sum(surplus) filter (where surplus > 0), 0) as starts
-    from {{p}}balance group by id, {{unit}}),
-  {{p}}extent as (
-    select id, {{unit}}, min(change) as first_change, max(change) as last_change from {{p}}whole group by id, {{unit}}),
-  {{p}}hop as (
-    select l.id, min(w.first_change) as first_change, max(w.last_change) as last_change,
-      (array_agg(b.says) filter (where b.surplus > 0))[1] as says_before, (array_agg(b.old_tid) filter (where b.surplus > 0))[1] as before,
-      (array_agg(b.old_change) filter (where b.surplus > 0))[1] as before_change,
-      (array_agg(b.says) filter (where b.surplus < 0))[1] as says_after, (array_agg(b.new_tid) filter (where b.surplus < 0))[1] as after,
-      (array_agg(b.new_change) filter (where b.surplus < 0))[1] as after_change
-    from {{p}}linked l join {{p}}balance b using (id, {{unit}}) join {{p}}extent w using (id, {{unit}})
-    where l.starts = 1 group by id, {{unit}}
-    union all   -- there and back again is a step, too: somebody else may have written before it
-    select id, first_change, last_change, says, old_tid, old_change, says, new_tid, new_change
-    from (
-      select distinct on (id, {{unit}}) id, w.first_change, w.last_change, says, b.old_tid, b.old_change, b.new_tid, b.new_change
-      from {{p}}linked l join {{p}}extent w using (id, {{unit}}) join {{p}}whole f using (id, {{unit}}) join {{p}}balance b using (id, {{unit}}, says)
-      where l.starts = 0 and f.old order by id, {{unit}}, f.change) round
-    union all
-    select id, w.change, w.change,
-      min(w.says) filter (where w.old), min(w.tid) filter (where w.old), w.change,
-      max(w.says) filter (where not w.old), max(w.tid) filter (where not w.old), w.change
-    from {{p}}linked l join {{p}}whole w using (id, {{unit}}) where l.starts > 1 group by id, w.change)$sql$,
-  jsonb_build_object('p', prefix, 'unit', unit)) $body$;
-
--- Rows of which a change has written several at once, in the CTE {{p}}state: what is one key today was none then.
-create or replace function agentundo._torn_sql(prefix text) returns text
-language sql immutable set search_path = pg_catalog, pg_temp as
-$body$ select agentundo._fill($sql$,
-  {{p}}torn as materialized (
-    select distinct id
-    from (
-      select id, change, count(*) filter (where old) - count(*) filter (where not old) as surplus
-      from {{p}}state where change <= {{key_since}} group by id, change, says) images
-    group by id, change having sum(surplus) filter (where surplus > 0) > 1 or sum(surplus) filter (where surplus < 0) < -1)$sql$,
-  jsonb_build_object('p', prefix)) $body$;
-
--- The set by itself. `net` is one row for each key on which its changes do not cancel out.
-create or replace function agentundo._chains_sql() returns text
-language sql immutable set search_path = pg_catalog, pg_temp as
-$body$ select $sql$,
-  touched as materialized (
-    select {{keys}}, count(*) filter (where old) as olds, count(*) filter (where not old) as news,
-      min(change) as first_change, max(change) as last_change,
-      min(tid) filter (where old) as before, min(tid) filter (where not old) as after
-    from image group by {{keys}}),
-  chain as materialized (
-    select row_number() over () as id, {{keys}}, first_change, last_change from touched
-    where olds > 1 or news > 1 or first_change <> last_change),
-  state as (   -- every image of a chained row
-    select c.id, i.change, i.xid, i.old, i.tid,
-      dense_rank() over (partition by c.id order by {{image}} using operator(pg_catalog.*<)) as says
-    from chain c join image i on {{same_chain}} join {{history}} h on h.ctid = i.tid)$sql$
-|| agentundo._hops_sql('', 'xid') || agentundo._torn_sql('') || $sql$,
-  intruder as materialized (   -- captured changes by others between two of ours
-    select c.id, f.change
-    from agentundo._change f
-    join chain c on f.change > c.first_change and f.change < c.last_change
-    join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_chain}}
-    where f.tracked = $9[4]::int and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
-      and f.change between (select min(first_change) from chain) and (select max(last_change) from chain)),
-  step as materialized (
-    select hop.*, lag(says_after) over w as came_from, lag(last_change) over w as came_at from hop window w as (partition by id order by first_change)),
-  cut as (     -- where the after of one step is not the before of the next, or somebody wrote: there a new segment begins
-    select s.*, (s.came_at is not null and s.came_from is distinct from s.says_before or x.id is not null)::int as boundary
-    from step s
-    left join (select distinct s.id, s.first_change from step s join intruder i on i.id = s.id and i.change > s.came_at and i.change < s.first_change) x
-      on x.id = s.id and x.first_change = s.first_change),
-  segment as (
-    select cut.*, sum(boundary) over (partition by id order by first_change) as segment, sum(boundary) over (partition by id) as last_segment from cut),
-  solved as (
-    select s.id, max(last_segment) + 1 as segments, max(s.last_change) as change,
-      (array_agg(says_before order by first_change))[1] as says_before, (array_agg(before order by first_change))[1] as before,
-      (array_agg(before_change order by first_change))[1] as before_change,
-      (array_agg(says_after order by first_change desc))[1] as says_after, (array_agg(after order by first_change desc))[1] as after,
-      (array_agg(after_change order by first_change desc))[1] as after_change
-    from segment s where segment = last_segment group by s.id),
-  net as (
-    select {{keys}}, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments,
-      null::bigint[] as versions, false as nothing, null::tid as at, false as torn
-    from touched where not (olds > 1 or news > 1 or first_change <> last_change)
-    union all
-    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, v.versions,
-      s.says_before is not distinct from s.says_after, (select min(st.tid) from state st where s.segments > 1 and st.id = s.id),
-      s.id in (select id from torn)
-    from solved s
-    join chain i using (id)
-    left join (
-      select st.id, st.says, array_agg(distinct x.version) as versions
-      from state st join change x using (change) where not st.old group by st.id, st.says) v on v.id = s.id and v.says = s.says_after
-    where s.says_before is distinct from s.says_after or s.segments > 1 or s.id in (select id from torn))$sql$ $body$;
-
--- Where the journals of a table have to begin that an undo of these changes needs: null, if nobody else has undone
--- anything since, and the set is of writes or of one undo. Else with the first change that any of those undos is
--- about, or those in the set.
-create or replace function agentundo._journal_begins(t agentundo._tracked, changes bigint[]) returns bigint
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
-$body$
-declare
-  first bigint;
-  doubtful boolean;
-  undo record;
-begin
-  select min(c.change), bool_or(c.void) or count(*) > 1 and count(v.id) > 0 into first, doubtful
-    from agentundo._change c left join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
-   where c.tracked = t.id and c.change = any (changes);
-  if not doubtful and not exists (
-      select from agentundo._revert v
-      where v.number > first and not exists (select from agentundo._change c where c.invocation = v.id and c.xid = v.xid and c.change = any (changes))
-        and (exists (select from agentundo._change c where c.invocation = v.id and c.xid = v.xid and c.tracked = t.id)
-          or exists (select from agentundo._reverted u join agentundo._change c on c.change = u.change and c.tracked = t.id where u.revert = v.id))) then
-    return null;
-  end if;
-  select least(first, min(v.number)) into first
-    from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
-   where c.tracked = t.id and c.change = any (changes);
-  for undo in select v.number, v.invocations from agentundo._revert v order by v.number desc loop
-    exit when undo.number < first;
-    first := least(first,
-      (select min(c.change) from agentundo._change c where c.tracked = t.id and c.invocation = any (undo.invocations)),
-      (select min(v.number) from agentundo._revert v where v.id = any (undo.invocations)));
-  end loop;
-  return first;
-end
-$body$;
+-- Where somebody else has undone or redone something in a row, its images in the order of writing do not tell any
+-- more what an undo has to leave. So all that was written to the row, undos among it, is its journal
+-- (14_chains.sql), and here it is played: who stands after all undos, and what would the row be if the set had
+-- never been? The rule: a row is what the last one who stands has left of it. Where an undo has left something
+-- that no writer's image has (by merge, by force), the rule holds for each column by itself.
+--
+-- All functions here are pure: they know numbers for what images and columns say, and look at no table.
 
 -- Which image counts where these stand: the after of the last of them up to an entry or, negative, the before of an entry
 -- that followed on somebody who was not captured; the very first before, if nobody stands.
@@ -4207,6 +4062,162 @@ begin
 end
 $body$;
 
+-- ==== 14_chains.sql ====
+
+-- 14  Chains: rows that the set wrote more than once, or of which others have undone something
+--
+-- The way for any number of changes, in any order, with reverts and other people's writes in between; what
+-- 12_net.sql calls the straight way is the short cut past it. One statement, in three parts:
+--   * the set by itself: each row's walk through the set's changes, from an image before to one after;
+--   * rows in doubt, those that somebody else has undone or redone since: their whole journal is read, and played
+--     again (13_replay.sql);
+--   * the look at the row as it is now.
+-- Tables without a key have a way of their own, at the end.
+
+-- Images put together to steps (before, after) in their order: one for each transaction, or more exactly for each
+-- {{unit}}, or one for each change where these do not come to a single walk. Images are numbered by what they
+-- say; absence is a state too, number 0. From the CTE {{p}}state to {{p}}hop.
+create or replace function agentundo._hops_sql(prefix text, unit text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select agentundo._fill($sql$,
+  {{p}}whole as (
+    select id, change, {{unit}}, old, tid, says from {{p}}state
+    union all
+    select id, change, {{unit}}, true, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) < count(*) filter (where not old)
+    union all
+    select id, change, {{unit}}, false, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) > count(*) filter (where not old)),
+  {{p}}balance as (
+    select id, {{unit}}, says, count(*) filter (where old) - count(*) filter (where not old) as surplus,
+      (array_agg(tid order by change) filter (where old))[1] as old_tid, (array_agg(tid order by change desc) filter (where not old))[1] as new_tid,
+      min(change) filter (where old) as old_change, max(change) filter (where not old) as new_change
+    from {{p}}whole group by id, {{unit}}, says),
+  {{p}}linked as materialized (  -- one contiguous walk?
+    select id, {{unit}}, coalesce(sum(surplus) filter (where surplus > 0), 0) as starts
+    from {{p}}balance group by id, {{unit}}),
+  {{p}}extent as (
+    select id, {{unit}}, min(change) as first_change, max(change) as last_change from {{p}}whole group by id, {{unit}}),
+  {{p}}hop as (
+    select l.id, min(w.first_change) as first_change, max(w.last_change) as last_change,
+      (array_agg(b.says) filter (where b.surplus > 0))[1] as says_before, (array_agg(b.old_tid) filter (where b.surplus > 0))[1] as before,
+      (array_agg(b.old_change) filter (where b.surplus > 0))[1] as before_change,
+      (array_agg(b.says) filter (where b.surplus < 0))[1] as says_after, (array_agg(b.new_tid) filter (where b.surplus < 0))[1] as after,
+      (array_agg(b.new_change) filter (where b.surplus < 0))[1] as after_change
+    from {{p}}linked l join {{p}}balance b using (id, {{unit}}) join {{p}}extent w using (id, {{unit}})
+    where l.starts = 1 group by id, {{unit}}
+    union all   -- there and back again is a step, too: somebody else may have written before it
+    select id, first_change, last_change, says, old_tid, old_change, says, new_tid, new_change
+    from (
+      select distinct on (id, {{unit}}) id, w.first_change, w.last_change, says, b.old_tid, b.old_change, b.new_tid, b.new_change
+      from {{p}}linked l join {{p}}extent w using (id, {{unit}}) join {{p}}whole f using (id, {{unit}}) join {{p}}balance b using (id, {{unit}}, says)
+      where l.starts = 0 and f.old order by id, {{unit}}, f.change) round
+    union all
+    select id, w.change, w.change,
+      min(w.says) filter (where w.old), min(w.tid) filter (where w.old), w.change,
+      max(w.says) filter (where not w.old), max(w.tid) filter (where not w.old), w.change
+    from {{p}}linked l join {{p}}whole w using (id, {{unit}}) where l.starts > 1 group by id, w.change)$sql$,
+  jsonb_build_object('p', prefix, 'unit', unit)) $body$;
+
+-- Rows of which a change has written several at once, in the CTE {{p}}state: what is one key today was none then.
+create or replace function agentundo._torn_sql(prefix text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select agentundo._fill($sql$,
+  {{p}}torn as materialized (
+    select distinct id
+    from (
+      select id, change, count(*) filter (where old) - count(*) filter (where not old) as surplus
+      from {{p}}state where change <= {{key_since}} group by id, change, says) images
+    group by id, change having sum(surplus) filter (where surplus > 0) > 1 or sum(surplus) filter (where surplus < 0) < -1)$sql$,
+  jsonb_build_object('p', prefix)) $body$;
+
+-- The set by itself. `net` is one row for each key on which its changes do not cancel out.
+create or replace function agentundo._chains_sql() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select $sql$,
+  touched as materialized (
+    select {{keys}}, count(*) filter (where old) as olds, count(*) filter (where not old) as news,
+      min(change) as first_change, max(change) as last_change,
+      min(tid) filter (where old) as before, min(tid) filter (where not old) as after
+    from image group by {{keys}}),
+  chain as materialized (
+    select row_number() over () as id, {{keys}}, first_change, last_change from touched
+    where olds > 1 or news > 1 or first_change <> last_change),
+  state as (   -- every image of a chained row
+    select c.id, i.change, i.xid, i.old, i.tid,
+      dense_rank() over (partition by c.id order by {{image}} using operator(pg_catalog.*<)) as says
+    from chain c join image i on {{same_chain}} join {{history}} h on h.ctid = i.tid)$sql$
+|| agentundo._hops_sql('', 'xid') || agentundo._torn_sql('') || $sql$,
+  intruder as materialized (   -- captured changes by others between two of ours
+    select c.id, f.change
+    from agentundo._change f
+    join chain c on f.change > c.first_change and f.change < c.last_change
+    join {{history}} h on h._change = coalesce(f.source, f.change) and {{of_chain}}
+    where f.tracked = $9[4]::int and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
+      and f.change between (select min(first_change) from chain) and (select max(last_change) from chain)),
+  step as materialized (
+    select hop.*, lag(says_after) over w as came_from, lag(last_change) over w as came_at from hop window w as (partition by id order by first_change)),
+  cut as (     -- where the after of one step is not the before of the next, or somebody wrote: there a new segment begins
+    select s.*, (s.came_at is not null and s.came_from is distinct from s.says_before or x.id is not null)::int as boundary
+    from step s
+    left join (select distinct s.id, s.first_change from step s join intruder i on i.id = s.id and i.change > s.came_at and i.change < s.first_change) x
+      on x.id = s.id and x.first_change = s.first_change),
+  segment as (
+    select cut.*, sum(boundary) over (partition by id order by first_change) as segment, sum(boundary) over (partition by id) as last_segment from cut),
+  solved as (
+    select s.id, max(last_segment) + 1 as segments, max(s.last_change) as change,
+      (array_agg(says_before order by first_change))[1] as says_before, (array_agg(before order by first_change))[1] as before,
+      (array_agg(before_change order by first_change))[1] as before_change,
+      (array_agg(says_after order by first_change desc))[1] as says_after, (array_agg(after order by first_change desc))[1] as after,
+      (array_agg(after_change order by first_change desc))[1] as after_change
+    from segment s where segment = last_segment group by s.id),
+  net as (
+    select {{keys}}, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments,
+      null::bigint[] as versions, false as nothing, null::tid as at, false as torn
+    from touched where not (olds > 1 or news > 1 or first_change <> last_change)
+    union all
+    select {{image_keys}}, s.before, s.after, s.before_change, s.after_change, s.change, s.segments, v.versions,
+      s.says_before is not distinct from s.says_after, (select min(st.tid) from state st where s.segments > 1 and st.id = s.id),
+      s.id in (select id from torn)
+    from solved s
+    join chain i using (id)
+    left join (
+      select st.id, st.says, array_agg(distinct x.version) as versions
+      from state st join change x using (change) where not st.old group by st.id, st.says) v on v.id = s.id and v.says = s.says_after
+    where s.says_before is distinct from s.says_after or s.segments > 1 or s.id in (select id from torn))$sql$ $body$;
+
+-- Where the journals of a table have to begin that an undo of these changes needs: null, if nobody else has undone
+-- anything since, and the set is of writes or of one undo. Else with the first change that any of those undos is
+-- about, or those in the set.
+create or replace function agentundo._journal_begins(t agentundo._tracked, changes bigint[]) returns bigint
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  first bigint;
+  doubtful boolean;
+  undo record;
+begin
+  select min(c.change), bool_or(c.void) or count(*) > 1 and count(v.id) > 0 into first, doubtful
+    from agentundo._change c left join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
+   where c.tracked = t.id and c.change = any (changes);
+  if not doubtful and not exists (
+      select from agentundo._revert v
+      where v.number > first and not exists (select from agentundo._change c where c.invocation = v.id and c.xid = v.xid and c.change = any (changes))
+        and (exists (select from agentundo._change c where c.invocation = v.id and c.xid = v.xid and c.tracked = t.id)
+          or exists (select from agentundo._reverted u join agentundo._change c on c.change = u.change and c.tracked = t.id where u.revert = v.id))) then
+    return null;
+  end if;
+  select least(first, min(v.number)) into first
+    from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
+   where c.tracked = t.id and c.change = any (changes);
+  for undo in select v.number, v.invocations from agentundo._revert v order by v.number desc loop
+    exit when undo.number < first;
+    first := least(first,
+      (select min(c.change) from agentundo._change c where c.tracked = t.id and c.invocation = any (undo.invocations)),
+      (select min(v.number) from agentundo._revert v where v.id = any (undo.invocations)));
+  end loop;
+  return first;
+end
+$body$;
+
 -- The rows in doubt: whom others' undos have to do with, or undos in the set that had found nothing to do. Their
 -- journals, played again; journals that are alike (and those of one bulk write are) only once.
 create or replace function agentundo._journals_sql() returns text
@@ -4455,9 +4466,9 @@ $body$
     agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), agentundo._retyped(t.id, 'y.before_change', 'y.before_change'))
 $body$;
 
--- ==== 14_obstacles.sql ====
+-- ==== 15_obstacles.sql ====
 
--- 14  Obstacles: what constraints say of the rows that a revert would write
+-- 15  Obstacles: what constraints say of the rows that a revert would write
 --
 -- The plan asks before anything is written: would a restored row break a CHECK, NOT NULL or domain, take
 -- a unique value that somebody else holds, lack its parent; would a row that goes leave dependents. The
@@ -4846,15 +4857,15 @@ begin
 end
 $body$;
 
--- ==== 15_modes.sql ====
+-- ==== 16_modes.sql ====
 
--- 15  Modes: what abort, skip, merge and force make of rows that somebody else has touched
+-- 16  Modes: what abort, skip, merge and force make of rows that somebody else has touched
 --
 -- The net effect per row (12_net.sql) says what could go back and what has been written since. What stands
 -- here turns one list of decisions into another: rows whose key moved are paired; columns that others
 -- changed are named, and with merge some of ours go back beside them; force takes back what was written
 -- later; skip leaves it, with all rows that belong to it; what constraints say is entered last
--- (14_obstacles.sql). cascade is no matter of rows: it makes the set larger (16_plan.sql).
+-- (15_obstacles.sql). cascade is no matter of rows: it makes the set larger (17_plan.sql).
 
 -- An element of a large array is taken out, changed and put back: assigned to in place, its fields would each
 -- copy the array.
@@ -5365,17 +5376,17 @@ begin
 end
 $body$;
 
--- ==== 16_plan.sql ====
+-- ==== 17_plan.sql ====
 
--- 16  Plan: what a revert would do, row by row, and what stands in its way
+-- 17  Plan: what a revert would do, row by row, and what stands in its way
 --
--- One place decides. plan() shows the decisions, revert() (18_revert.sql) makes them again under its
+-- One place decides. plan() shows the decisions, revert() (19_revert.sql) makes them again under its
 -- locks, by the same code, and acts. Deciding only reads: no lock, no temporary table, no sequence, so
 -- a plan works in a READ ONLY transaction and on a hot standby. Decisions travel as an array of
 -- `_decision`, in which images are named by where they lie, not copied.
 --
--- The order of work: the net effect per row (12_net.sql), the modes (15_modes.sql), then what constraints
--- say of the rest (14_obstacles.sql), again and again while skipping a row takes the ground from under
+-- The order of work: the net effect per row (12_net.sql), the modes (16_modes.sql), then what constraints
+-- say of the rest (15_obstacles.sql), again and again while skipping a row takes the ground from under
 -- another. cascade makes the set larger until nothing tagged stands in its way. Showing values comes last
 -- and can fail for no legal value.
 
@@ -6005,9 +6016,9 @@ $body$;
 comment on function agentundo.effects_of(text[], text) is
   'What left the database under these invocations and stays when their rows go back: what the view effects says of them, for an application within its scope. Changes nothing.';
 
--- ==== 17_act.sql ====
+-- ==== 18_act.sql ====
 
--- 17  Act: one attempt to do what a plan says
+-- 18  Act: one attempt to do what a plan says
 --
 -- Lock, then look, then act:
 --   1. the tables, by oid: ROW EXCLUSIVE keeps ALTER out; SHARE ROW EXCLUSIVE where triggers of the
@@ -6019,7 +6030,7 @@ comment on function agentundo.effects_of(text[], text) is
 --   5. one statement for all tables (as agentundo_worker, see 11_guard.sql);
 --   6. what capture saw of it is compared with the plan: anything more (a cascade) rolls back.
 --
--- It runs in a subtransaction of its caller (18_revert.sql), so every error leaves nothing behind.
+-- It runs in a subtransaction of its caller (19_revert.sql), so every error leaves nothing behind.
 
 -- What the plan does, in numbers: for each table (by its id) the rows that it deletes, updates and inserts. In
 -- the tables `replace` an update is a delete and an insert.
@@ -6588,12 +6599,12 @@ begin
 end
 $body$;
 
--- ==== 18_revert.sql ====
+-- ==== 19_revert.sql ====
 
--- 18  Revert: attempts until one succeeds, and what is told of it
+-- 19  Revert: attempts until one succeeds, and what is told of it
 --
 -- A revert locks its invocations first, by id: a second click waits here and finds the work done. Then it
--- makes attempts (17_act.sql), each in a subtransaction with a short lock_timeout: who gives way lets go of
+-- makes attempts (18_act.sql), each in a subtransaction with a short lock_timeout: who gives way lets go of
 -- everything and tries again, so that no writer becomes the revert's deadlock victim. Integrity errors come
 -- out as UN001 with the constraint's name. At the end stands the record: what is covered now, one event.
 -- The changes that the attempt wrote can be reverted like any others; that is what redo() does.
@@ -6989,9 +7000,9 @@ $body$;
 comment on function agentundo.redo(text, text, boolean, text, text, text) is
   'Takes back the newest standing revert of an invocation: its rows are again what it wrote, with the same respect for what others wrote since.';
 
--- ==== 19_record.sql ====
+-- ==== 20_record.sql ====
 
--- 19  Record: invocations as the application tells of them, effects, events
+-- 20  Record: invocations as the application tells of them, effects, events
 --
 -- An invocation needs no record: a tag is enough to capture and to revert. A record adds what the
 -- database cannot see (input, result, failure, tier, model) and makes a retried call idempotent.
@@ -7226,9 +7237,9 @@ $body$;
 comment on function agentundo.record_effect(text, text, text, text, timestamptz, text, text, text, text) is
   'Records what an invocation did outside of the database (a mail, a payment, a booking), whether anything can make up for it and until when. Shown in plans; a revert of rows does not take it back.';
 
--- ==== 20_upkeep.sql ====
+-- ==== 21_upkeep.sql ====
 
--- 20  Upkeep: is all well, and how long is history kept
+-- 21  Upkeep: is all well, and how long is history kept
 --
 -- check() looks for everything that would make a promise of ours untrue: a write that is not captured,
 -- a revert that cannot act, history that cannot be trusted. It reads catalogs, changes nothing and never
@@ -7682,9 +7693,9 @@ $body$;
 comment on function agentundo.erase(regclass, jsonb, text) is
   'Deletes every captured image of one row for good, and input, result and error of the invocations that touched it; those invocations can no longer take this row back. Erase each key that the row ever had. The row itself in your table stays: delete that yourself.';
 
--- ==== 21_grants.sql ====
+-- ==== 22_grants.sql ====
 
--- 21  Grants: which role may call what; last of all what only the installing role can do
+-- 22  Grants: which role may call what; last of all what only the installing role can do
 --
 -- PUBLIC gets nothing, not even USAGE of our schemas: a writer of a tracked table needs no right of
 -- ours, capture runs with the rights of its owner. The marker roles get the functions named here; most

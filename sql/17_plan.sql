@@ -1,12 +1,12 @@
--- 16  Plan: what a revert would do, row by row, and what stands in its way
+-- 17  Plan: what a revert would do, row by row, and what stands in its way
 --
--- One place decides. plan() shows the decisions, revert() (18_revert.sql) makes them again under its
+-- One place decides. plan() shows the decisions, revert() (19_revert.sql) makes them again under its
 -- locks, by the same code, and acts. Deciding only reads: no lock, no temporary table, no sequence, so
 -- a plan works in a READ ONLY transaction and on a hot standby. Decisions travel as an array of
 -- `_decision`, in which images are named by where they lie, not copied.
 --
--- The order of work: the net effect per row (12_net.sql), the modes (15_modes.sql), then what constraints
--- say of the rest (14_obstacles.sql), again and again while skipping a row takes the ground from under
+-- The order of work: the net effect per row (12_net.sql), the modes (16_modes.sql), then what constraints
+-- say of the rest (15_obstacles.sql), again and again while skipping a row takes the ground from under
 -- another. cascade makes the set larger until nothing tagged stands in its way. Showing values comes last
 -- and can fail for no legal value.
 

@@ -1,4 +1,4 @@
--- 14  Obstacles: what constraints say of the rows that a revert would write
+-- 15  Obstacles: what constraints say of the rows that a revert would write
 --
 -- The plan asks before anything is written: would a restored row break a CHECK, NOT NULL or domain, take
 -- a unique value that somebody else holds, lack its parent; would a row that goes leave dependents. The

@@ -1,10 +1,10 @@
--- 15  Modes: what abort, skip, merge and force make of rows that somebody else has touched
+-- 16  Modes: what abort, skip, merge and force make of rows that somebody else has touched
 --
 -- The net effect per row (12_net.sql) says what could go back and what has been written since. What stands
 -- here turns one list of decisions into another: rows whose key moved are paired; columns that others
 -- changed are named, and with merge some of ours go back beside them; force takes back what was written
 -- later; skip leaves it, with all rows that belong to it; what constraints say is entered last
--- (14_obstacles.sql). cascade is no matter of rows: it makes the set larger (16_plan.sql).
+-- (15_obstacles.sql). cascade is no matter of rows: it makes the set larger (17_plan.sql).
 
 -- An element of a large array is taken out, changed and put back: assigned to in place, its fields would each
 -- copy the array.
