@@ -165,7 +165,7 @@ class Conflict(Mapping[str, Any]):
         columns: the columns concerned.
         invocation: the call whose change cannot be taken back.
         constraint: the constraint that stands in the way.
-        in_the_way: the table that this constraint is of; plans tell it, errors do not.
+        in_the_way: the table that this constraint is of.
 
     """
 

@@ -43,7 +43,7 @@ declare
 begin
   conflicts := array(select x from unnest(d) x where x.status = 'conflict' order by x.place limit 20);
   select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('relation', s.relation, 'key', s.key, 'reason', s.reason, 'columns', s.columns,
-      'invocation', s.invocation, 'constraint', s.detail -> 'constraint')))
+      'invocation', s.invocation, 'constraint', s.detail -> 'constraint', 'in_the_way', s.detail -> 'relation')))
     into listed
     from agentundo._show(conflicts) s;
   -- Without a key the key is the whole row, and that is nobody's business in a log.

@@ -110,7 +110,6 @@ def make(
     seconds = time.monotonic() - began
     in_the_way = _with_relation(counts)
     _queries.add_writers(conn, in_the_way, how.get("scope"))
-    _queries.add_obstacles(conn, in_the_way, how)
     few = not by_row and sum(count["rows"] for count in counts) <= FEW
     rows = _queries.call(conn, "plan", how) if few else None
     ids = redone or list(how["invocations"])

@@ -18,7 +18,7 @@ from psycopg.rows import DictRow
 from pyagentundo import errors
 from pyagentundo.cli import _json
 from pyagentundo.cli._connection import Connection, writing
-from pyagentundo.cli._reasons import CAUSED, WRITTEN
+from pyagentundo.cli._reasons import WRITTEN
 from pyagentundo.errors import InvocationNotFound
 
 #: How many rows in the way are looked up in history, and for how long, to say who wrote them: that
@@ -360,57 +360,17 @@ def _add_writer(conn: Connection, conflict: dict[str, Any], scope: str | None) -
     conflict["by"] = named if writer["captured"] else None
 
 
-def add_obstacles(
-    conn: Connection, conflicts: Sequence[dict[str, Any]], how: Mapping[str, Any]
-) -> None:
-    """Put under ``constraint`` and ``in_the_way`` which constraint of which table holds rows up.
-
-    Only the rows of a plan tell it, so the plan is made once more; a plan that takes longer than a
-    few seconds leaves it out.
-
-    Args:
-        conn: any role that may plan.
-        conflicts: rows that stand in the way.
-        how: the arguments of the plan.
-
-    """
-    wanted = [
-        one
-        for one in conflicts
-        if one.get("reason") in (*CAUSED, "constraint") and one.get("key") and one.get("relation")
-    ]
-    if not wanted:
-        return
-    keys = [_json.dumps(one["key"], indent=None) for one in wanted]
-    query, given = _called("plan", _of_plan(how))
-    query += sql.SQL(" where detail ? 'constraint' and key = any (%(keys)s::jsonb[])")
-    for row in _asked_briefly(conn, query, {**given, "keys": keys}):
-        for one in wanted:
-            if all(one[name] == row[name] for name in ("relation", "key", "reason")):
-                one["constraint"] = row["detail"]["constraint"]
-                one["in_the_way"] = row["detail"].get("relation")
-
-
 def cascade_helps(conn: Connection, how: Mapping[str, Any]) -> bool:
     """Tell whether nothing would stand in the way with cascade; yes where that is unknown."""
-    query, given = _called("plan_summary", {**_of_plan(how), "on_conflict": "cascade"})
+    names = ("invocations", "merge", "scope")
+    arguments = {name: how[name] for name in names if name in how} | {"on_conflict": "cascade"}
+    query, given = _called("plan_summary", arguments)
     query += sql.SQL(" where status = 'conflict'")
-    return not _asked_briefly(conn, query, given)
-
-
-def _of_plan(how: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that a plan has in common with its revert."""
-    names = ("invocations", "on_conflict", "merge", "scope")
-    return {name: how[name] for name in names if name in how}
-
-
-def _asked_briefly(conn: Connection, query: sql.Composed, given: dict[str, Any]) -> list[DictRow]:
-    """Return what is only good to know; no rows where it failed or took too long."""
     try:
         with _a_few_seconds(conn):
-            return conn.execute(query, given).fetchall()
+            return not conn.execute(query, given).fetchall()
     except psycopg.Error:
-        return []
+        return True
 
 
 @contextmanager

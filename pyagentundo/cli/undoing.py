@@ -275,7 +275,6 @@ def _refusals(conn: Connection, how: dict[str, Any], *, as_json: bool) -> Iterat
     except UndoConflict as error:
         rows = error.detail.get("conflicts", [])
         _queries.add_writers(conn, rows, how.get("scope"))
-        _queries.add_obstacles(conn, rows, how)
         error.hint = _ways_out(conn, how, rows)
         if error.total > len(rows):
             error.hint += f" {_hints.LOOK}"

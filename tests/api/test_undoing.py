@@ -48,6 +48,9 @@ def test_plan_names_the_table_in_the_way(undo: AgentUndo, db: Connection) -> Non
     assert (conflict.reason, conflict.constraint, conflict.in_the_way) == (
         "has_dependents", "notes_deal_fkey", "public.notes",
     )  # fmt: skip
+    with pytest.raises(UndoConflict) as raised:
+        undo.revert(call)
+    assert raised.value.conflicts == [conflict]
 
 
 def test_plan_with_everything_in_it(undo: AgentUndo, db: Connection) -> None:

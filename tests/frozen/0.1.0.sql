@@ -5968,7 +5968,8 @@ begin
             from unnest(d) x where x.status in ('conflict', 'skip')) x
       where x.n <= 20),
     shown as (
-      select s.relation, s.action, s.status, jsonb_agg(jsonb_build_object('key', s.key, 'reason', s.reason, 'columns', s.columns, 'invocation', s.invocation)) as conflicts
+      select s.relation, s.action, s.status, jsonb_agg(jsonb_build_object('key', s.key, 'reason', s.reason, 'columns', s.columns, 'invocation', s.invocation)
+          || jsonb_strip_nulls(jsonb_build_object('constraint', s.detail -> 'constraint', 'in_the_way', s.detail -> 'relation'))) as conflicts
       from first_few f cross join lateral agentundo._show(f.few) s group by s.relation, s.action, s.status)
     select coalesce(t.relation::text, t.name), x.action, x.status, count(*), s.conflicts
     from unnest(d) x
@@ -6646,7 +6647,7 @@ declare
 begin
   conflicts := array(select x from unnest(d) x where x.status = 'conflict' order by x.place limit 20);
   select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('relation', s.relation, 'key', s.key, 'reason', s.reason, 'columns', s.columns,
-      'invocation', s.invocation, 'constraint', s.detail -> 'constraint')))
+      'invocation', s.invocation, 'constraint', s.detail -> 'constraint', 'in_the_way', s.detail -> 'relation')))
     into listed
     from agentundo._show(conflicts) s;
   -- Without a key the key is the whole row, and that is nobody's business in a log.
