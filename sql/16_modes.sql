@@ -40,55 +40,58 @@ declare
   there agentundo._decision;
   other_columns text;
   moved int[];
-  between int[];  -- rows of the same statements that kept their key
-  unclear int[];  -- rows of which nobody can tell which became which
+  moves bigint[];  -- the changes that moved them
+  between int[];   -- rows of the same statements that kept their key
+  unclear int[];   -- rows of which nobody can tell which became which
+  certain boolean;
 begin
   for t in select distinct x.tracked from unnest(d) x where x.unit = 'moved' loop
     continue when not exists (select from agentundo._key(t));
-    moved := array(select x.place from unnest(d) x where x.tracked = t and x.unit = 'moved' and coalesce(x.before, x.after) is not null);
+    select array_agg(x.place), array_agg(distinct x.change) into moved, moves
+      from unnest(d) x where x.tracked = t and x.unit = 'moved' and coalesce(x.before, x.after) is not null;
+    continue when moved is null;
     between := array(
       select y.place from unnest(d) y
       where y.tracked = t and y.unit is null and y.before is not null and y.after is not null
-        and exists (select from unnest(d) x where x.place = any (moved) and x.change in (y.change, y.before_change, y.after_change)));
+        and (y.change = any (moves) or y.before_change = any (moves) or y.after_change = any (moves)));
     select array_agg(row(x.place, y.place)::agentundo._pair) into pairs
       from unnest(d) x, unnest(d) y
-     where x.place = any (moved) and y.place = any (moved) and cardinality(moved) = 2
+     where cardinality(moved) = 2 and x.place = any (moved) and y.place = any (moved)
        and x.before is null and x.after is not null and y.after is null and y.before is not null;
-    if cardinality(moved) > 2 or between <> '{}' then
+    certain := cardinality(moved) = 2 and between = '{}';
+    if not certain then
       -- by what the other columns say, where that is unambiguous
       select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into other_columns
         from agentundo._columns(t) c
        where c.live and c.attnum not in (select k.attnum from agentundo._key(t) k);
       continue when other_columns is null;
-      unclear := moved;
       execute format($sql$
         with m as (
           select x.place, x.before is null as there, x.change,
             dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
-          from unnest($1) x
-          join lateral (select * from %2$s h where h.ctid = coalesce(x.after, x.before) offset 0) h on true
-          where x.place = any ($2) and coalesce(x.after, x.before) is not null),
+          from unnest($2) u join unnest($1) x on x.place = u
+          join lateral (select * from %2$s h where h.ctid = coalesce(x.after, x.before) offset 0) h on true),
         pair as (
-          select row(min(place) filter (where there), min(place) filter (where not there))::agentundo._pair as pair
+          select min(place) filter (where there) as there, min(place) filter (where not there) as here
           from m group by says, change
           having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1)
-        select coalesce(array_agg(pair), $3), array(select u from unnest($2) u where not exists (select from pair p where u in ((p.pair).there, (p.pair).here)))
+        select coalesce(array_agg(row(there, here)::agentundo._pair), $3), count(*) > 0,
+          array(select unnest($2) except select there from pair except select here from pair)
         from pair$sql$, other_columns, (select history from agentundo._tracked where id = t))
-        into pairs, unclear using d, moved, pairs;
+        into pairs, certain, unclear using d, moved, pairs;
+      moves := array(select distinct x.change from unnest(unclear) u join unnest(d) x on x.place = u);
       for there in
-        select y.* from unnest(d) y
-        where y.place = any (between) and exists (select from unnest(d) x where x.place = any (unclear) and x.change in (y.change, y.before_change, y.after_change))
+        select y.* from unnest(between) u join unnest(d) y on y.place = u
+        where y.change = any (moves) or y.before_change = any (moves) or y.after_change = any (moves)
       loop
         there.unit := 'moved';
         d[there.place] := there;
       end loop;
-    else
-      unclear := '{}';
     end if;
     foreach pair in array coalesce(pairs, '{}') loop
       here := d[pair.here];
       there := d[pair.there];
-      if pair.there <> all (unclear) then
+      if certain then
         there.unit := null;
         if here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
           here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
@@ -138,7 +141,11 @@ declare
   link agentundo._pair;
   links agentundo._pair[];
   x agentundo._decision;
+  loops constant text := current_setting('enable_nestloop');
 begin
+  if cardinality(d) > 500 then
+    perform set_config('enable_nestloop', 'off', true);  -- the planner takes them for a few
+  end if;
   for t in
     select * from agentundo._tracked g
     where g.id in (
@@ -156,10 +163,10 @@ begin
         cross join lateral (values (x.before, false), (x.after, true)) i (tid, now)
         join lateral (select * from %2$s h where h.ctid = i.tid offset 0) h on true
         where x.tracked = $2 and x.unit is null and x.before is not null and x.after is not null and not coalesce(x.detail ? 'moved', false)),
-      alone as (
-        select min(place) as place, bool_or(status = 'conflict') as conflict, now, says from said group by now, says having count(*) = 1),
-      passed as (   -- the row that stood in one place stands in another
-        select o.place as source, n.place as target, o.conflict from alone o join alone n on n.says = o.says and n.now and not o.now and n.place <> o.place),
+      passed as materialized (   -- the row that stood in one place stands in another
+        select min(place) filter (where not now) as source, min(place) filter (where now) as target, bool_or(status = 'conflict' and not now) as conflict
+        from said group by says
+        having count(*) = 2 and count(*) filter (where now) = 1 and count(distinct place) = 2),
       walk as (
         select source as root, target as place from passed where conflict
         union
@@ -173,6 +180,7 @@ begin
       d[link.there] := x;
     end loop;
   end loop;
+  perform set_config('enable_nestloop', loops, true);
   return d;
 end
 $body$;
@@ -229,7 +237,11 @@ $body$
 declare
   items agentundo._difference[];
   ours text; theirs text; captured text; deltas text; every text;
+  loops constant text := current_setting('enable_nestloop');
 begin
+  if merge and (select count(*) from unnest(d) x where x.tracked = t.id and x.reason in ('row_changed', 'row_rewritten')) > 500 then
+    perform set_config('enable_nestloop', 'off', true);  -- the planner takes them for a few
+  end if;
   select string_agg(format('case when %s::record operator(pg_catalog.*<>) %s::record then %L end',
       'row(' || coalesce(case when b.known is not null then format('case when %s then %s end', b.known, b.value) end, b.value) || ')',
       'row(' || coalesce(case when b.known is not null then format('case when %s then %s end', b.known, a.value) end, a.value) || ')', c.name), ', ' order by c.attnum),
@@ -267,7 +279,7 @@ begin
     select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
       (select array_remove(array[%1$s]::text[], null) from %4$s a left join %4$s b on b.ctid = d.before where a.ctid = d.after),
       (select array_remove(array[%2$s]::text[], null) from %4$s a, %5$s r where a.ctid = d.after and r.ctid = d.cur and r.tableoid = d.part),
-      (select t.names from captured t where t.place = d.place),
+      t.names,
       case when %13$s and %10$L <> '' then (
         select jsonb_build_object(%10$s)
         from agentundo._change c
@@ -277,11 +289,13 @@ begin
     join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
     left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
+    left join captured t on t.place = d.place
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
     ours, theirs, captured, agentundo._history(t), agentundo._from(t),
     agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
     t.id, merge::text, every, agentundo._same_key(t.id, 'h', 'b'), agentundo._undone_in_row_sql(t, 'a')),
     null, d, e => changes, f => family) as found (items agentundo._difference[]);
+  perform set_config('enable_nestloop', loops, true);
   return coalesce(items, '{}');
 end
 $body$;
