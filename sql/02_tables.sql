@@ -48,6 +48,7 @@ create table agentundo._tracked (
   key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
   key_since    bigint not null default 0,         -- changes up to this number were made under another key, or none
   active       boolean not null default true,     -- false: untracked, history kept
+  part_of      int,                               -- or part of this other tracked table, as long as it is one
   since        timestamptz not null default now()
 );
 comment on table agentundo._tracked is 'Tracked tables, one row each; a partition tree is one tracked table.';

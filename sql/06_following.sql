@@ -86,6 +86,7 @@ declare
   history_name text;
   schema regnamespace;
   now_at bigint;
+  former int;
 begin
   select * into t from agentundo._tracked where id = tracked_id for update;
   if not t.active then
@@ -192,6 +193,9 @@ begin
       perform agentundo._drop_triggers(level.relation);
     end if;
     delete from agentundo._member mb where mb.relation = level.relation;
+    for former in update agentundo._tracked x set active = true, part_of = null where x.relation = level.relation and x.part_of = tracked_id returning x.id loop
+      perform agentundo._sync(former);  -- it is what it was before it became a part
+    end loop;
   end loop;
 
   -- Tables that a foreign key ties to it, as far as we have a deputy there.
@@ -203,8 +207,8 @@ begin
   end loop;
 
   -- A table that has become part of this one is followed as such from now on; its own history stays.
-  update agentundo._tracked x set active = false
-   where x.id <> tracked_id and x.relation in (select agentundo._levels(t.relation, t.kind));
+  update agentundo._tracked x set active = false, part_of = tracked_id
+   where x.id <> tracked_id and x.active and x.relation in (select agentundo._levels(t.relation, t.kind));
 
   -- Every level of the tree.
   for level in select r as relation, c.relkind from agentundo._levels(t.relation, t.kind) r join pg_class c on c.oid = r loop

@@ -239,7 +239,7 @@ $body$;
 create or replace function agentundo._key_since(t agentundo._tracked) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select case when t.key_columns <@ coalesce(b.columns, '{}') then t.key_since else 9223372036854775807 end
+  select case when t.key_columns <> '{}' and t.key_columns <@ b.columns then t.key_since else 9223372036854775807 end
   from agentundo._best_key(t.relation) b
 $body$;
 

@@ -162,7 +162,8 @@ create or replace function agentundo._replay(
   out segments bigint,     -- in how many turns, between others' writes, the set wrote
   out nothing boolean,     -- do the two images say the same?
   out stranger boolean,    -- has somebody else written since, who stands? Then they are those of the set's own last turn
-  out entangled boolean)   -- has an undo left something that no image of a writer has? Then columns tell more
+  out entangled boolean,   -- has an undo left something that no image of a writer has? Then columns tell more
+  out inexact boolean)     -- does the image that the row goes back to tell the truth of the set's own columns alone?
 language plpgsql immutable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -263,7 +264,11 @@ begin
         select bool_or(pattern[k][4] = 0 or pattern[k][5] = 0 or cells[pattern[k][4]][c] <> cells[pattern[k][5]][c])
         from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0) order by c)
       into changed from generate_series(1, array_length(cells, 2)) c;
-    before := coalesce(agentundo._image_saying(pattern, cells, row_left, null), agentundo._image_saying(pattern, cells, row_left, changed));
+    before := agentundo._image_saying(pattern, cells, row_left, null);
+    if before is null then
+      before := agentundo._image_saying(pattern, cells, row_left, changed);
+      inexact := true;
+    end if;
     after := last;
     nothing := row_left is not distinct from agentundo._cells_of(cells, pattern[last][5]);
     stranger := before is null;  -- put together from several images: nothing can be put back but column by column

@@ -231,10 +231,10 @@ $body$ select $sql$,
     from (select distinct on (j.pattern, c.cells) j.pattern, j.invocations, j.undoes, j.own, j.kin, c.cells from journal j join cells c using (id)) j
     cross join lateral agentundo._replay(j.pattern, j.invocations, j.undoes, j.own, j.kin, {{late}}, j.cells) r),
   replayed as materialized (
-    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger
+    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact
     from journal j join alike a using (pattern) where j.id not in (select id from cells)
     union all
-    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger
+    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact
     from journal j join cells c using (id) join by_column a on a.pattern = j.pattern and a.cells = c.cells),
   own_part as (
     select id, max(change) as change, min(at) as at, bool_or(re_keyed) as re_keyed   -- did the set give the row another key?
@@ -245,7 +245,7 @@ $body$ select $sql$,
       j.after_changes[case when j.afters[r.after] = j.afters[r.steps[cardinality(r.steps)]] then r.steps[cardinality(r.steps)] else r.after end] as after_change,
       j.after_changes[r.after] as written_by,  -- an undo of an undo leaves the very image that there was
       o.change, r.segments, r.nothing, r.stranger,
-      case when not r.stranger and (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)]) then (
+      case when not r.stranger and (r.inexact or (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)])) then (
         select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k]))
         from unnest(r.steps) k having bool_and(j.befores[k] is not null and j.afters[k] is not null)) end as steps,
       o.re_keyed, o.at, d.id in (select id from log_torn) as torn

@@ -26,8 +26,8 @@ $body$;
 
 -- Rows whose key moved: the row at the new key and the absence at the old one are one thing. Where it is
 -- plain which belongs to which (one row, or told apart by its other columns) they become one update in
--- place, which no cascade can tear apart; the others are a unit that goes back together or not at all, with all
--- other rows of the same statements: a key between two that moved may have passed from one row to the next.
+-- place, which no cascade can tear apart; the others stay a unit that goes back together or not at all, and take
+-- along those that stood between them (_bind() below).
 create or replace function agentundo._pair_moves(d agentundo._decision[]) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -41,24 +41,21 @@ declare
   other_columns text;
   moved int[];
   moves bigint[];  -- the changes that moved them
-  between int[];   -- rows of the same statements that kept their key
-  unclear int[];   -- rows of which nobody can tell which became which
-  certain boolean;
+  certain boolean; -- is it plain which row became which?
 begin
   for t in select distinct x.tracked from unnest(d) x where x.unit = 'moved' loop
     continue when not exists (select from agentundo._key(t));
     select array_agg(x.place), array_agg(distinct x.change) into moved, moves
       from unnest(d) x where x.tracked = t and x.unit = 'moved' and coalesce(x.before, x.after) is not null;
     continue when moved is null;
-    between := array(
-      select y.place from unnest(d) y
-      where y.tracked = t and y.unit is null and y.before is not null and y.after is not null
-        and (y.change = any (moves) or y.before_change = any (moves) or y.after_change = any (moves)));
     select array_agg(row(x.place, y.place)::agentundo._pair) into pairs
       from unnest(d) x, unnest(d) y
      where cardinality(moved) = 2 and x.place = any (moved) and y.place = any (moved)
        and x.before is null and x.after is not null and y.after is null and y.before is not null;
-    certain := cardinality(moved) = 2 and between = '{}';
+    certain := cardinality(moved) = 2 and not exists (
+      select from unnest(d) y
+      where y.tracked = t and y.unit is null and y.before is not null and y.after is not null
+        and (y.change = any (moves) or y.before_change = any (moves) or y.after_change = any (moves)));
     if not certain then
       -- by what the other columns say, where that is unambiguous
       select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into other_columns
@@ -75,18 +72,9 @@ begin
           select min(place) filter (where there) as there, min(place) filter (where not there) as here
           from m group by says, change
           having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1)
-        select coalesce(array_agg(row(there, here)::agentundo._pair), $3), count(*) > 0,
-          array(select unnest($2) except select there from pair except select here from pair)
-        from pair$sql$, other_columns, (select history from agentundo._tracked where id = t))
-        into pairs, certain, unclear using d, moved, pairs;
-      moves := array(select distinct x.change from unnest(unclear) u join unnest(d) x on x.place = u);
-      for there in
-        select y.* from unnest(between) u join unnest(d) y on y.place = u
-        where y.change = any (moves) or y.before_change = any (moves) or y.after_change = any (moves)
-      loop
-        there.unit := 'moved';
-        d[there.place] := there;
-      end loop;
+        select coalesce(array_agg(row(there, here)::agentundo._pair), $3), count(*) > 0 from pair$sql$,
+        other_columns, (select history from agentundo._tracked where id = t))
+        into pairs, certain using d, moved, pairs;
     end if;
     foreach pair in array coalesce(pairs, '{}') loop
       here := d[pair.here];
@@ -130,14 +118,14 @@ begin
 end
 $body$;
 
--- Rows that have changed places: what one says now another said before, all the way round. Where one of them is in
--- conflict they go back together or not at all, or a row would stand twice and another be lost.
-create or replace function agentundo._pair_swaps(d agentundo._decision[]) returns agentundo._decision[]
+-- Rows that passed keys on to each other, of which one is in conflict: they go back together or not at all, or a row
+-- would stand twice and another be lost. A change of keys is known from the keys that it has left or taken; that rows
+-- have changed places in one statement only from what they say, all the way round.
+create or replace function agentundo._bind(d agentundo._decision[], changes bigint[]) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
-  said text;
   link agentundo._pair;
   links agentundo._pair[];
   x agentundo._decision;
@@ -148,41 +136,65 @@ begin
   end if;
   for t in
     select * from agentundo._tracked g
-    where g.id in (
-      select y.tracked from unnest(d) y
-      where y.status = 'conflict' and y.unit is null and y.before is not null and y.after is not null and not coalesce(y.detail ? 'moved', false))
+    where g.id in (select y.tracked from unnest(d) y where y.status in ('conflict', 'skip'))
+      and g.relation is not null and exists (select from agentundo._key(g.id))
+      and exists (select from agentundo._change c where c.change = any (changes) and c.tracked = g.id and c.operation = 'U')
   loop
-    select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into said
-      from agentundo._columns(t.id) c
-     where c.live and c.attnum not in (select k.attnum from agentundo._key(t.id) k);
-    continue when said is null or not exists (select from agentundo._key(t.id));
-    execute format($sql$
-      with recursive said as (
-        select x.place, x.status, i.now, dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
-        from unnest($1) x
-        cross join lateral (values (x.before, false), (x.after, true)) i (tid, now)
-        join lateral (select * from %2$s h where h.ctid = i.tid offset 0) h on true
-        where x.tracked = $2 and x.unit is null and x.before is not null and x.after is not null and not coalesce(x.detail ? 'moved', false)),
-      passed as materialized (   -- the row that stood in one place stands in another
-        select min(place) filter (where not now) as source, min(place) filter (where now) as target, bool_or(status = 'conflict' and not now) as conflict
-        from said group by says
-        having count(*) = 2 and count(*) filter (where now) = 1 and count(distinct place) = 2),
-      walk as (
-        select source as root, target as place from passed where conflict
-        union
-        select w.root, p.target from walk w join passed p on p.source = w.place)
-      select array_agg(row(place, root)::agentundo._pair)
-      from (select w.place, min(w.root) as root from walk w where exists (select from walk c where c.root = w.root and c.place = c.root) group by w.place) m$sql$,
-      said, t.history) into links using d, t.id;
+    select * into links from agentundo._look(agentundo._bind_sql(t), null, d, e => changes) as found (links agentundo._pair[]);
     foreach link in array coalesce(links, '{}') loop
       x := d[link.there];
-      x.unit := 'swapped ' || link.here;
+      x.unit := case when link.here = 0 then 'moved ' || t.id else 'swapped ' || link.here end;
       d[link.there] := x;
     end loop;
   end loop;
   perform set_config('enable_nestloop', loops, true);
   return d;
 end
+$body$;
+
+-- Decisions in $1 and what they are bound to: 0, all that moved, or the first of those that have changed places.
+create or replace function agentundo._bind_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$
+  with recursive image as materialized (
+    select c.change, (h._image = 'O') <> c.inverted as old, {{h_keys}}
+    from agentundo._change c join {{history}} h on h._change = coalesce(c.source, c.change)
+    where c.tracked = {{tracked}} and c.change = any ($6) and c.operation = 'U' and not c.void),
+  turnover as materialized (   -- keys that a change has left, or taken
+    select change, {{keys}} from image group by change, {{keys}} having count(*) filter (where old) <> count(*) filter (where not old)),
+  item as materialized (
+    select x.place, x.status = 'conflict' as conflict, x.unit is null and coalesce(x.detail ? 'moved', false) as certain,
+      x.unit is null and x.before is not null and x.after is not null as bindable, i.now, {{h_keys}}, row({{said}})::record as row
+    from unnest($1) x
+    cross join lateral (values (x.before, x.before_change, false), (x.after, x.after_change, true)) i (tid, change, now)
+    join lateral (select * from {{history}} h where h.ctid = i.tid offset 0) h on true
+    where x.tracked = {{tracked}}),
+  unclear as materialized (    -- changes of keys of which nobody can tell which row became which
+    select distinct o.change from turnover o where not exists (select from item i where i.certain and {{of_turnover}})),
+  passed as (
+    select distinct i.place from item i where i.bindable and not i.certain
+      and exists (select from image g where g.change in (select change from unclear) and {{of_image}})),
+  said as (
+    select place, conflict, now, dense_rank() over (order by row using operator(pg_catalog.*<)) as says
+    from item where bindable and not certain and place not in (select place from passed)),
+  swap as materialized (       -- the row that stood in one place stands in another
+    select min(place) filter (where not now) as source, min(place) filter (where now) as target, bool_or(conflict and not now) as conflict
+    from said group by says having count(*) = 2 and count(*) filter (where now) = 1 and count(distinct place) = 2),
+  walk as (
+    select source as root, target as place from swap where conflict
+    union
+    select w.root, s.target from walk w join swap s on s.source = w.place)
+  select array_agg(row(b.place, b.root)::agentundo._pair)
+  from (
+    select place, 0 as root from passed
+    union all
+    select w.place, min(w.root) from walk w where exists (select from walk c where c.root = w.root and c.place = c.root) group by w.place) b$sql$,
+    jsonb_build_object('history', agentundo._history(t), 'tracked', t.id, 'h_keys', agentundo._key_list(t.id, 'h'),
+      'keys', (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
+      'of_turnover', agentundo._same_key(t.id, 'i', 'o'), 'of_image', agentundo._same_key(t.id, 'g', 'i'),
+      'said', coalesce((select string_agg(c.value, ', ' order by c.attnum) from agentundo._image_columns(t.id, 'h', 'i.change') c
+        where c.attnum not in (select k.attnum from agentundo._key(t.id) k)), 'i.tid')))
 $body$;
 
 -- Where a row goes back to an image that is not the set's own, because others have been undone since, only those of
@@ -336,7 +348,7 @@ begin
           x.status := 'done';  -- nothing of the set's is in it
           x.action := 'none';
           x.reason := null;
-        elsif merge and not item.inserted and x.unit is null
+        elsif merge and not item.inserted and x.unit is null and x.after_change > agentundo._key_since(t)
           and (item.reason = 'row_changed' and not item.cut and shared <@ added  -- side by side
             or our_columns <@ added and our_columns <> '{}') then              -- or adding up
           x.status := 'merge';

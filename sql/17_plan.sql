@@ -404,7 +404,7 @@ begin
     d := agentundo._pair_moves(d);
   end if;
   if on_conflict = 'skip' or merge then
-    d := agentundo._pair_swaps(d);
+    d := agentundo._bind(d, changes);
   end if;
   if exists (select from unnest(d) x where x.reason in ('row_changed', 'row_rewritten')) then
     d := agentundo._merge(d, changes, family, merge);
@@ -422,7 +422,7 @@ begin
       d := agentundo._skip(d);
       select o.d, o.hits into d, found_more from agentundo._obstruct(d, own) o;
       exit when found_more = 0;
-      d := agentundo._pair_swaps(d);
+      d := agentundo._bind(d, changes);
       own := coalesce(own, array(select x.place from unnest(d) x where x.status = 'conflict'));
     end loop;
   else

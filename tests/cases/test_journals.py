@@ -210,6 +210,23 @@ def test_an_undo_by_merge_between_two_writes_of_a_call_is_nobody(make: Make, cap
 
 
 @CAPTURES
+def test_a_call_that_wrote_before_and_after_it_takes_only_its_own_column_back(
+    make: Make, capture: str
+) -> None:
+    """No image has the row without both: the column goes back, not the image."""
+    db = make("1, 0, 0, 0", columns=WIDE, capture=capture)
+    for call, statement in (("h", "w = 1"), ("x", "x = 1"), ("s", "v = 1")):
+        write(db, f"update t set {statement}", tag=call)
+    assert revert(db, "h", merge=True).status == "reverted"
+    write(db, "update t set v = 2", tag="s")
+    assert table(db) == [(1, 2, 0, 1)]
+    assert revert(db, "s").status == "reverted"
+    assert table(db) == [(1, 0, 0, 1)]
+    assert redo(db, "s").status == "reverted"
+    assert table(db) == [(1, 2, 0, 1)]
+
+
+@CAPTURES
 @pytest.mark.parametrize("mode", [{}, FORCE, {"on_conflict": "skip"}], ids=str)
 def test_a_row_deleted_after_an_undo_by_merge_comes_back_without_it(
     make: Make, capture: str, mode: dict[str, str]

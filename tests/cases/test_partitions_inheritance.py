@@ -263,6 +263,13 @@ def test_a_tracked_table_that_became_a_partition_of_a_tracked_one(
     assert_same(before, snapshot(tree, "alone"))
     assert rows(tree, "select object from agentundo.check() where severity = 'error'") == []
 
+    run(tree, "alter table m detach partition alone", "select agentundo.sync()")
+    assert ("public.alone",) in rows(tree, "select relation from agentundo.tracked")
+    write(tree, "update alone set v = 7", invocation="alone again")
+    assert revert(tree, "alone again").status == "reverted"
+    assert_same(before, snapshot(tree, "alone"))
+    assert rows(tree, "select object from agentundo.check() where severity = 'error'") == []
+
 
 def test_detached_and_attached_again(tree: Connection, followed: bool) -> None:
     before = snapshot(tree, "m")

@@ -654,6 +654,18 @@ def test_rows_that_had_one_key_together_are_conflicts(
     assert rows(db, "select * from k order by id") == others
 
 
+def test_a_key_that_nobody_was_told_of_is_younger_than_all(db: Connection) -> None:
+    _twins(db, "")
+    run(db, "drop event trigger agentundo_ddl", "drop event trigger agentundo_drop")
+    write(db, "update k set v = v + 10")
+    run(db, "delete from k where id = 1", "alter table k add primary key (twin)")
+    before = snapshot(db, "k")
+    assert {row.reason for row in plan(db, "inv")} == {None, "schema_changed"}
+    with refused("UN001"):
+        revert(db, "inv", **FORCE)
+    assert_same(before, snapshot(db, "k"))
+
+
 def test_a_key_is_as_good_as_one_that_it_contains(db: Connection, followed: bool) -> None:
     _twins(db, "id")
     before = snapshot(db, "k")

@@ -333,6 +333,44 @@ def test_keys_that_change_places(db: Connection, statements: list[str]) -> None:
     assert_same(after, snapshot(db, *TABLES))
 
 
+_ONE_BY_ONE = {
+    "shifted": [f"update t set id = {n + 1} where id = {n}" for n in (4, 3, 2, 1)],
+    "made room": [
+        *(f"update t set id = {n + 1} where id = {n}" for n in (4, 3, 2)),
+        "insert into t values (2, 'new')",
+    ],
+    "the first left": [
+        "delete from t where id = 1",
+        *(f"update t set id = {n - 1} where id = {n}" for n in (2, 3, 4)),
+        "insert into t values (4, 'new')",
+    ],
+    "swapped": [f"update t set id = {b} where id = {a}" for a, b in ((2, -1), (3, 2), (-1, 3))],
+}
+
+
+@pytest.mark.parametrize("stamped", [False, True], ids=["plain", "stamped"])
+@pytest.mark.parametrize("merge", [False, True], ids=["skip", "skip and merge"])
+@pytest.mark.parametrize("statements", _ONE_BY_ONE.values(), ids=_ONE_BY_ONE.keys())
+def test_rows_that_moved_one_by_one_stay_together(
+    db: Connection, statements: list[str], merge: bool, stamped: bool
+) -> None:
+    """A person then edits one of them: none goes back."""
+    db.execute("alter table t add w int default 0, add u int default 0")
+    db.execute("insert into t values (2, 'B'), (3, 'C'), (4, 'D'); select agentundo.sync()")
+    if stamped:
+        db.execute(
+            "create function stamp() returns trigger language plpgsql as"
+            " $$ begin new.u := new.u + 1; return new; end $$;"
+            "create trigger stamp before update on t for each row execute function stamp()"
+        )
+    write(db, "agent", "; ".join(statements))
+    db.execute("update t set w = 5 where id = 3")
+    now = rows(db, "select id, v, w from t")
+    result = revert(db, "agent", on_conflict="skip", merge=merge)
+    assert (result.status, result.rows_updated) == ("partially_reverted", 0)
+    assert sorted(rows(db, "select id, v, w from t")) == sorted(now)
+
+
 _SHIFTS = {
     # what an agent did to the keys, what a person did to one row, which keys stay as they are now
     "shifted, the last edited": ("id = id + 1", "v = 'Z' where id = 5", {2, 3, 4, 5}),
