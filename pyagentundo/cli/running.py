@@ -93,12 +93,19 @@ def exec_(
             code = program.run({name: os.fsdecode(v.encode()) for name, v in variables.items()})
         except OSError as error:
             complain(f"{command[0]!r} is no program that can be run here.", [], None)
-            missing = isinstance(error, FileNotFoundError) and not shutil.which(command[0], os.F_OK)
-            code = _NOT_FOUND if missing else _NOT_EXECUTABLE
+            code = _NOT_FOUND if _is_missing(command[0], error) else _NOT_EXECUTABLE
         else:
             ended = f"{printable(Path(command[0]).name)} ended with {code}"
             _ran.report(_ran.Ran(ended, invocation, on_behalf_of, scope, before))
     click.get_current_context().exit(code)
+
+
+def _is_missing(program: str, error: OSError) -> bool:
+    """Tell whether there is no such program, rather than one that cannot be run."""
+    if os.sep in program:
+        return isinstance(error, FileNotFoundError) and not Path(program).exists()
+    # What the error says depends on whether all of PATH may be looked into.
+    return not shutil.which(program, os.F_OK)
 
 
 def _variables(settings: Mapping[str, str]) -> dict[str, str]:

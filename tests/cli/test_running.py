@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -81,9 +82,28 @@ def test_its_exit_code_is_the_programs(deals: Connection, dsn: str) -> None:
     said = as_program("exec", "--dsn", dsn, "--", "no such program")
     assert said.returncode == 127
     assert said.stderr == "error: 'no such program' is no program that can be run here.\n"
+    missing = str(Path(__file__).parent / "nothing")
+    assert as_program("exec", "--dsn", dsn, "--", missing).returncode == 127
     for there in (Path(__file__), Path(__file__).parent):
         said = as_program("exec", "--dsn", dsn, "--", str(there))
         assert said.returncode == 126
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look into every folder")
+def test_a_program_is_missing_also_where_path_may_not_be_looked_into(
+    deals: Connection, dsn: str, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    said = as_program(
+        "exec",
+        "--dsn",
+        dsn,
+        "--",
+        "no such program",
+        PATH=f"{closed}{os.pathsep}{os.environ['PATH']}",
+    )
+    assert said.returncode == 127
 
 
 def test_nothing_captured_says_why_that_may_be(deals: Connection, dsn: str) -> None:
