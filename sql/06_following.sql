@@ -89,9 +89,6 @@ declare
   former int;
 begin
   select * into t from agentundo._tracked where id = tracked_id for update;
-  if not t.active then
-    return;  -- it became part of another table a moment ago
-  end if;
   -- Columns end and begin after this change: 0, so that there is no image of what ended, while history is empty. Its
   -- size does not depend on how old our snapshot is.
   now_at := case when pg_relation_size(t.history) > 0 then agentundo._last_change() else 0 end;
@@ -100,6 +97,8 @@ begin
     update agentundo._column set until_change = agentundo._last_change() where tracked = tracked_id and until_change is null;
     delete from agentundo._member where tracked = tracked_id;
     return;
+  elsif not t.active then
+    return;  -- untracked, or it became part of another table a moment ago
   end if;
 
   -- After a logical copy attribute numbers are new: match by the name of the column that lives, follow by

@@ -60,7 +60,7 @@ begin
       'Images of rows of ' || t.name || ': O before, N after a change of agentundo._change. Columns are named by attribute number, see agentundo._column.');
     update agentundo._tracked x set history = to_regclass(history_table) where x.id = t.id;
   else
-    update agentundo._tracked x set capture = coalesce(_track.capture, x.capture), active = true where x.id = t.id returning * into t;
+    update agentundo._tracked x set capture = coalesce(_track.capture, x.capture), active = true, part_of = null where x.id = t.id returning * into t;
   end if;
   perform agentundo._sync(t.id);
   if c.relpersistence = 'u' then

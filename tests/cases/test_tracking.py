@@ -347,6 +347,24 @@ def test_untracked_table_can_still_be_reverted(db: Connection) -> None:
     assert_same(before, snapshot(db, "t"))
 
 
+def test_an_untracked_table_that_was_dropped_keeps_its_name(db: Connection) -> None:
+    """Its number may be given to another table: nothing of ours refers to it any more."""
+    run(
+        db,
+        "create table t (id int primary key, v int)",
+        "insert into t values (1, 1)",
+        "select agentundo.track('t')",
+    )
+    write(db, "update t set v = 2")
+    run(db, "select agentundo.untrack('t')", "drop table t")
+    (row,) = plan(db, "inv")
+    assert (row.relation, row.status, row.reason) == ("public.t", "conflict", "schema_changed")
+    with refused("UN001") as caught:
+        revert(db, "inv")
+    assert [one["relation"] for one in caught.conflicts] == ["public.t"]
+    assert value(db, "select relation is null from agentundo._tracked") is True
+
+
 @pytest.mark.parametrize("why", ["default", "trigger"])
 def test_what_has_to_be_captured_while_it_goes_back_needs_its_triggers(
     db: Connection, why: str

@@ -1238,9 +1238,6 @@ declare
   former int;
 begin
   select * into t from agentundo._tracked where id = tracked_id for update;
-  if not t.active then
-    return;  -- it became part of another table a moment ago
-  end if;
   -- Columns end and begin after this change: 0, so that there is no image of what ended, while history is empty. Its
   -- size does not depend on how old our snapshot is.
   now_at := case when pg_relation_size(t.history) > 0 then agentundo._last_change() else 0 end;
@@ -1249,6 +1246,8 @@ begin
     update agentundo._column set until_change = agentundo._last_change() where tracked = tracked_id and until_change is null;
     delete from agentundo._member where tracked = tracked_id;
     return;
+  elsif not t.active then
+    return;  -- untracked, or it became part of another table a moment ago
   end if;
 
   -- After a logical copy attribute numbers are new: match by the name of the column that lives, follow by
@@ -1559,7 +1558,7 @@ begin
       'Images of rows of ' || t.name || ': O before, N after a change of agentundo._change. Columns are named by attribute number, see agentundo._column.');
     update agentundo._tracked x set history = to_regclass(history_table) where x.id = t.id;
   else
-    update agentundo._tracked x set capture = coalesce(_track.capture, x.capture), active = true where x.id = t.id returning * into t;
+    update agentundo._tracked x set capture = coalesce(_track.capture, x.capture), active = true, part_of = null where x.id = t.id returning * into t;
   end if;
   perform agentundo._sync(t.id);
   if c.relpersistence = 'u' then
