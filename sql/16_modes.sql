@@ -79,7 +79,13 @@ begin
     foreach pair in array coalesce(pairs, '{}') loop
       here := d[pair.here];
       there := d[pair.there];
-      if certain then
+      if there.status = 'done' and there.cur is not null then
+        there.unit := null;  -- the row at the new key is that of somebody who wrote later: the old one comes back beside it
+        here.unit := null;
+        d[pair.here] := here;
+        d[pair.there] := there;
+        continue;
+      elsif certain then
         there.unit := null;
         if here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
           here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
