@@ -25,16 +25,19 @@ comment on table agentundo._home is 'One row: the version of this schema, and th
 -- pg_upgrade) keeps them. The row below stores its own xmin as data: while the two agree, xmins in
 -- this database mean what they meant when they were written. When they differ, images are compared
 -- instead (basis `value`) for all changes up to `trusted_after`, which sync() sets when it stamps anew.
+-- Young servers count from nearly the same number: so the table's own number has to agree as well, which
+-- only a physical copy keeps.
 create table agentundo._stamp (
   only_row      boolean primary key default true check (only_row),
   own_xmin      bigint not null default 0,
+  own_table     bigint not null default 0,
   node          text not null default pg_catalog.right(pg_catalog.gen_random_uuid()::text, 12),
   trusted_after bigint not null default 0
 );
 
 insert into agentundo._home (schema_version, min_client) values (1, '0.1.0');
 insert into agentundo._stamp default values;
-update agentundo._stamp set own_xmin = xmin::text::bigint;
+update agentundo._stamp set own_xmin = xmin::text::bigint, own_table = tableoid::bigint;
 
 -- Tracking ---------------------------------------------------------------------------------------
 
@@ -47,6 +50,7 @@ create table agentundo._tracked (
   history      regclass not null,
   key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
   key_since    bigint not null default 0,         -- changes up to this number were made under another key, or none
+  all_since    bigint,                            -- every change after this number is captured; null with capture = 'agent'
   active       boolean not null default true,     -- false: untracked, history kept
   part_of      int,                               -- or part of this other tracked table, as long as it is one
   since        timestamptz not null default now()
@@ -272,7 +276,7 @@ create table agentundo._scope_owner (
 
 create table agentundo._policy (
   name     text primary key,
-  function regprocedure not null                  -- the user's own, so that no upgrade overwrites it
+  function text not null                          -- the user's own, so that no upgrade overwrites it; as text: pg_upgrade takes no regprocedure
 );
 
 create table agentundo._setting (
@@ -358,7 +362,7 @@ create type agentundo._task as (aim text[], changes bigint[], locked text[], ans
 
 -- Rows that generated statements of the plan hand back.
 create type agentundo._pair as (there int, here int);
-create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], sums jsonb);
+create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], complete boolean, sums jsonb);
 create type agentundo._written as (
   change bigint, xid xid8, version bigint, void boolean, operation "char", invocation text, was jsonb, became jsonb, undid text[],
   own boolean, first_own bigint, covered boolean, all_was jsonb[], all_became jsonb[]);

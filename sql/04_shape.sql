@@ -150,6 +150,47 @@ create or replace function agentundo._last_change() returns bigint
 language sql stable as
 $body$ select case when is_called then last_value else 0 end from agentundo._change_number $body$;
 
+-- Is this database a logical copy to which sync() has not been yet? While it is being restored, too.
+create or replace function agentundo._is_copy() returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$ select not exists (select from agentundo._stamp s where s.own_xmin = s.xmin::text::bigint and s.own_table = s.tableoid::bigint) $body$;
+
+-- The sequences of ours that are behind what is there: logical replication copies rows, not sequences.
+create or replace function agentundo._late_sequences() returns table (sequence regclass, reached bigint)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  s record;
+  last bigint;
+begin
+  for s in
+    select 'agentundo._change_number'::regclass as sequence, 'select max(n) from (select max(change) as n from agentundo._change union all select max(number) from agentundo._revert union all select max(all_since) from agentundo._tracked) n' as query
+    union all
+    select pg_get_serial_sequence(c.oid::regclass::text, a.attname)::regclass, format('select max(%I) from %s', a.attname, c.oid::regclass)
+    from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attidentity <> '' and not a.attisdropped
+    where c.relnamespace = 'agentundo'::regnamespace and c.relkind = 'r'
+  loop
+    execute s.query into reached;
+    execute format('select case when is_called then last_value else 0 end from %s', s.sequence) into last;
+    if reached > last then
+      sequence := s.sequence;
+      return next;
+    end if;
+  end loop;
+end
+$body$;
+
+-- One after the other: whoever lifts a sequence again that others use already, would set it back.
+create or replace function agentundo._lift_sequences() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if exists (select from agentundo._late_sequences()) then
+    perform pg_advisory_xact_lock(hashtext('agentundo sequences'));
+    perform setval(s.sequence, s.reached) from agentundo._late_sequences() s;
+  end if;
+end
+$body$;
 
 -- The columns of a tracked table that history knows, with their present names. Columns are followed
 -- by attribute number; after a logical copy, which renumbers them, by name until the next sync().
@@ -172,9 +213,9 @@ begin
     join pg_type y on y.oid = a.atttypid
     where t.id = tracked_id),
   located as (
-    select c.*, case when c.attnum < 0 then null when s.own_xmin = s.xmin::text::bigint then c.attnum else p.attnum end as place
+    select c.*, case when c.attnum < 0 then null when s.copied then p.attnum else c.attnum end as place
     from agentundo._column c
-    cross join agentundo._stamp s
+    cross join (select agentundo._is_copy() as copied offset 0) s
     left join present p on p.attname = c.name
     where c.tracked = tracked_id),
   stored as materialized (

@@ -76,7 +76,7 @@ $body$
 declare
   t agentundo._tracked;
   worker name := agentundo._worker();
-  copied boolean := (select s.own_xmin <> s.xmin::text::bigint from agentundo._stamp s);
+  copied boolean := agentundo._is_copy();
   col record;
   has agentundo._column;
   level record;
@@ -87,6 +87,7 @@ declare
   schema regnamespace;
   now_at bigint;
   former int;
+  known boolean;
 begin
   select * into t from agentundo._tracked where id = tracked_id for update;
   -- Columns end and begin after this change: 0, so that there is no image of what ended, while history is empty. Its
@@ -192,7 +193,7 @@ begin
       perform agentundo._drop_triggers(level.relation);
     end if;
     delete from agentundo._member mb where mb.relation = level.relation;
-    for former in update agentundo._tracked x set active = true, part_of = null where x.relation = level.relation and x.part_of = tracked_id returning x.id loop
+    for former in update agentundo._tracked x set active = true, part_of = null, all_since = null where x.relation = level.relation and x.part_of = tracked_id returning x.id loop
       perform agentundo._sync(former);  -- it is what it was before it became a part
     end loop;
   end loop;
@@ -211,6 +212,7 @@ begin
 
   -- Every level of the tree.
   for level in select r as relation, c.relkind from agentundo._levels(t.relation, t.kind) r join pg_class c on c.oid = r loop
+    known := exists (select from agentundo._member mb where mb.relation = level.relation and mb.tracked = tracked_id);
     insert into agentundo._member as mb (relation, tracked, shape, filenode)
       values (level.relation, tracked_id, agentundo._shape(level.relation), pg_relation_filenode(level.relation))
       on conflict (relation) do update set tracked = excluded.tracked, shape = excluded.shape, filenode = excluded.filenode,
@@ -222,8 +224,16 @@ begin
       perform agentundo._by_deputy('grant', level.relation);
     end if;
     capture_function := agentundo._make_capture(t, m);
-    perform agentundo._make_triggers(t, m, capture_function);
+    if not agentundo._make_triggers(t, m, capture_function) and known then
+      t.all_since := null;  -- there may have been writes without them
+    end if;
   end loop;
+
+  -- From here on nobody writes without being captured: who wrote before has committed, who comes waits for us.
+  if t.capture = 'all' and t.all_since is null then
+    perform agentundo._lock_tables(array[tracked_id], array(select agentundo._levels(t.relation, t.kind)));
+    update agentundo._tracked set all_since = nextval('agentundo._change_number') where id = tracked_id;
+  end if;
 end
 $body$;
 
@@ -261,7 +271,8 @@ $body$
 declare
   id int;
 begin
-  if agentundo._setting('agentundo.internal') is not null then
+  -- A copy that is still being restored is followed by the first sync(): before, restored rows would be captured.
+  if agentundo._setting('agentundo.internal') is not null or agentundo._is_copy() then
     return;
   end if;
   for id in

@@ -60,7 +60,9 @@ begin
       'Images of rows of ' || t.name || ': O before, N after a change of agentundo._change. Columns are named by attribute number, see agentundo._column.');
     update agentundo._tracked x set history = to_regclass(history_table) where x.id = t.id;
   else
-    update agentundo._tracked x set capture = coalesce(_track.capture, x.capture), active = true, part_of = null where x.id = t.id returning * into t;
+    update agentundo._tracked x set capture = coalesce(_track.capture, x.capture), active = true, part_of = null,
+      all_since = case when x.active and x.capture = 'all' and coalesce(_track.capture, 'all') = 'all' then x.all_since end
+     where x.id = t.id returning * into t;
   end if;
   perform agentundo._sync(t.id);
   if c.relpersistence = 'u' then
@@ -185,6 +187,7 @@ declare
   t agentundo._tracked;
   found_one boolean := false;
 begin
+  perform agentundo._lift_sequences();
   for t in
     select * from agentundo._tracked x
     where x.active and (sync.relation is null or x.relation = sync.relation or x.relation = pg_partition_root(sync.relation))
@@ -198,10 +201,10 @@ begin
     perform agentundo._fail('UN004', format('agentundo: %s is not tracked', relation), 'Call agentundo.track() first.');
   end if;
   -- The first sync after a logical copy (all of it at once) makes versions worth something again.
-  if relation is null and exists (select from agentundo._stamp s where s.own_xmin <> s.xmin::text::bigint) then
+  if relation is null and agentundo._is_copy() then
     delete from agentundo._stamp;
     insert into agentundo._stamp (trusted_after) values (agentundo._last_change());
-    update agentundo._stamp set own_xmin = xmin::text::bigint;
+    update agentundo._stamp set own_xmin = xmin::text::bigint, own_table = tableoid::bigint;
   end if;
 end
 $body$;

@@ -93,10 +93,13 @@ $body$;
 -- database; but a dump of one schema brings our triggers along, too, into databases in which the function of that
 -- name belongs to another table.
 create or replace function agentundo._belongs(relation oid, member int, tag text) returns boolean
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   if exists (select from agentundo._member m where m.relation = _belongs.relation and m.id = member) then
+    if agentundo._is_copy() then  -- our sequences may be behind what was copied
+      perform agentundo._lift_sequences();
+    end if;
     return true;
   elsif tag is null then
     raise warning 'agentundo: % is not captured: its trigger was made for another table', relation::regclass
@@ -349,7 +352,8 @@ begin
 end
 $body$;
 
-create or replace function agentundo._make_triggers(t agentundo._tracked, m agentundo._member, capture_function text) returns void
+-- Makes and arms the triggers of one relation. False: they were not all there and armed before.
+create or replace function agentundo._make_triggers(t agentundo._tracked, m agentundo._member, capture_function text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -362,6 +366,7 @@ declare
   one text;
   missing text[] := array[]::text[];
   wanted text[] := array[]::text[];
+  armed boolean := true;
 begin
   for w in
     select * from (values
@@ -384,6 +389,7 @@ begin
       missing := missing || array[[w.name, w.function]];
     elsif present.tgenabled <> 'A' then
       perform agentundo._by_deputy('switch', m.relation, w.name, 'A');
+      armed := false;
     end if;
   end loop;
   -- The owner's deputy names the functions when it creates the triggers: lent for as long as that takes, or the
@@ -422,5 +428,6 @@ begin
   loop
     perform agentundo._by_deputy('switch', m.relation, 'agentundo_unknown', 'D');
   end loop;
+  return armed and missing = array[]::text[];
 end
 $body$;

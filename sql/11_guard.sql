@@ -102,7 +102,7 @@ $body$
 declare
   i record;
   judged text[];
-  policy regprocedure := (select p.function from agentundo._policy p where p.name = 'may_revert');
+  policy text := (select p.function from agentundo._policy p where p.name = 'may_revert');
   let_in boolean;
 begin
   if agentundo._operator() then
@@ -123,11 +123,14 @@ begin
       reverted_by = i.on_behalf_of
       or exists (select from agentundo._scope_owner o where o.scope = i.scope and o.person = reverted_by));
     if let_in is not true and reverted_by is distinct from i.actor and policy is not null then
-      if not (select p.prosecdef from pg_proc p where p.oid = policy) then  -- its owner has altered it
+      if to_regprocedure(policy) is null then
+        perform agentundo._fail('UN003', format('agentundo: the policy may_revert, %s, is gone', policy),
+          'Create the function again, or let an operator run "select agentundo.set_policy(''may_revert'', null)".');
+      elsif not (select p.prosecdef from pg_proc p where p.oid = to_regprocedure(policy)) then  -- its owner has altered it
         perform agentundo._fail('UN003', format('agentundo: the policy %s would run with the rights of %s', policy, agentundo._worker()),
           format('Run "alter function %s security definer".', policy));
       end if;
-      select * into let_in from agentundo._look(format('select %s(%L::text, %L::text, %L::text)', policy::oid::regproc, i.id, reverted_by, i.scope)) as p (let_in boolean);
+      select * into let_in from agentundo._look(format('select %s(%L::text, %L::text, %L::text)', to_regprocedure(policy)::oid::regproc, i.id, reverted_by, i.scope)) as p (let_in boolean);
     end if;
     if let_in is not true then
       perform agentundo._fail('UN003', format('agentundo: %L may not revert invocation %L', left(reverted_by, 255), i.id),
@@ -285,7 +288,7 @@ begin
     perform agentundo._fail('UN003', format('agentundo: %s may not call %s', agentundo._worker(), function),
       format('Run "grant usage on schema %I to %I" and "grant execute on function %s to %I".', p.pronamespace::regnamespace::name, agentundo._worker(), function, agentundo._worker()));
   end if;
-  insert into agentundo._policy values (set_policy.name, set_policy.function)
+  insert into agentundo._policy values (set_policy.name, set_policy.function::text)
   on conflict on constraint _policy_pkey do update set function = excluded.function;
 end
 $body$;

@@ -88,8 +88,7 @@ $body$;
 create or replace function agentundo._trusted_after() returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select case when s.own_xmin = s.xmin::text::bigint then s.trusted_after else 9223372036854775807 end
-  from agentundo._stamp s
+  select case when agentundo._is_copy() then 9223372036854775807 else (select s.trusted_after from agentundo._stamp s) end
 $body$;
 
 -- The table as the current rows are looked up in it: by index for few, and read through once where the

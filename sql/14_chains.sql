@@ -307,7 +307,7 @@ $body$ select $sql$,
       and exists (select from suspect)
     group by {{h_keys}}),
   judged as materialized (
-    select c.*, matches and not written_again and not c.stranger and (version = own_version or version = any (versions) or by_value and s.change is null) as untouched
+    select c.*, matches and not written_again and not c.stranger and case when by_value then s.change is null else version = own_version or version = any (versions) end as untouched
     from compared c
     left join stranger s on {{stranger_compared}} and s.change > c.change)$sql$ $body$;
 

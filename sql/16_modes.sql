@@ -291,26 +291,30 @@ begin
     captured as materialized (
       select p.place, array_agg(distinct y.name) as names
       from pair p cross join lateral unnest(
-        case when p.old is null or p.new is null then array[%14$s]::text[]  -- made or deleted, or come from another key: all of it is theirs
-          else (select array_remove(array[%3$s]::text[], null) from %4$s o, %4$s n where o.ctid = p.old and n.ctid = p.new) end) y (name)
+        -- made or deleted, come from another key, or written as it was: all of it is theirs
+        coalesce((select nullif(array_remove(array[%3$s]::text[], null), '{}') from %4$s o, %4$s n where o.ctid = p.old and n.ctid = p.new), array[%14$s]::text[])) y (name)
       group by p.place)
     select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
       (select array_remove(array[%1$s]::text[], null) from %4$s a left join %4$s b on b.ctid = d.before where a.ctid = d.after),
       (select array_remove(array[%2$s]::text[], null) from %4$s a, %5$s r where a.ctid = d.after and r.ctid = d.cur and r.tableoid = d.part),
       t.names,
+      -- do these tell of everybody? Whoever wrote the row that stands was captured, and so were all others
+      t.names is not null and d.after_change > %8$s and (d.basis = 'value' or exists (
+        select from agentundo._change c join %4$s h on h._change = coalesce(c.source, c.change) and %9$s
+        where c.tracked = d.tracked and c.change > d.after_change and c.xmin::text::bigint = r.agentundo_version)),
       case when %13$s and %10$L <> '' then (
         select jsonb_build_object(%10$s)
         from agentundo._change c
         join %4$s h on h._change = coalesce(c.source, c.change) and case when (h._image = 'O') <> c.inverted then %15$s else %9$s end
         where c.tracked = d.tracked and c.change = any ($6) and not %16$s) end)::agentundo._difference)
     from unnest($1) d
-    join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+    join lateral (select r.xmin::text::bigint as agentundo_version, r.* from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
     left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
     left join captured t on t.place = d.place
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
     ours, theirs, captured, agentundo._history(t), agentundo._from(t),
-    agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
+    agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), coalesce(t.all_since, 9223372036854775807), agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
     t.id, merge::text, every, agentundo._same_key(t.id, 'h', 'b'), agentundo._undone_in_row_sql(t, 'a')),
     null, d, e => changes, f => family) as found (items agentundo._difference[]);
   perform set_config('enable_nestloop', loops, true);
@@ -355,13 +359,13 @@ begin
           x.action := 'none';
           x.reason := null;
         elsif merge and not item.inserted and x.unit is null and x.after_change > agentundo._key_since(t)
-          and (item.reason = 'row_changed' and not item.cut and shared <@ added  -- side by side
+          and ((item.reason = 'row_changed' or item.complete) and not item.cut and shared <@ added  -- side by side
             or our_columns <@ added and our_columns <> '{}') then              -- or adding up
           x.status := 'merge';
           x.reason := null;
           x.columns := our_columns;
           x.delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
-          x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when t.capture = 'all' then 'captured' else 'value' end, 'kept', their_columns);
+          x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when x.after_change > t.all_since then 'captured' else 'value' end, 'kept', their_columns);
         else
           x.columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
         end if;

@@ -213,7 +213,10 @@ declare
 begin
   return query
     select 'error', 'agentundo', 'this database is a logical copy: row versions mean nothing here, images are compared instead', 'Run "select agentundo.sync()".'
-    from agentundo._stamp s where s.own_xmin <> s.xmin::text::bigint
+    where agentundo._is_copy()
+    union all
+    select 'error', s.sequence::text, format('the sequence is behind %s, which is in use', s.reached), 'Run "select agentundo.sync()": logical replication copies no sequences.'
+    from agentundo._late_sequences() s
     union all
     select 'error', 'agentundo', format('history is kept for %s, not longer than it takes to find a mistake (%s)', r.value, d.value),
       'Raise the setting retention, or lower detection_time, in agentundo._setting.'

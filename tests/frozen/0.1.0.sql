@@ -193,16 +193,19 @@ comment on table agentundo._home is 'One row: the version of this schema, and th
 -- pg_upgrade) keeps them. The row below stores its own xmin as data: while the two agree, xmins in
 -- this database mean what they meant when they were written. When they differ, images are compared
 -- instead (basis `value`) for all changes up to `trusted_after`, which sync() sets when it stamps anew.
+-- Young servers count from nearly the same number: so the table's own number has to agree as well, which
+-- only a physical copy keeps.
 create table agentundo._stamp (
   only_row      boolean primary key default true check (only_row),
   own_xmin      bigint not null default 0,
+  own_table     bigint not null default 0,
   node          text not null default pg_catalog.right(pg_catalog.gen_random_uuid()::text, 12),
   trusted_after bigint not null default 0
 );
 
 insert into agentundo._home (schema_version, min_client) values (1, '0.1.0');
 insert into agentundo._stamp default values;
-update agentundo._stamp set own_xmin = xmin::text::bigint;
+update agentundo._stamp set own_xmin = xmin::text::bigint, own_table = tableoid::bigint;
 
 -- Tracking ---------------------------------------------------------------------------------------
 
@@ -215,6 +218,7 @@ create table agentundo._tracked (
   history      regclass not null,
   key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
   key_since    bigint not null default 0,         -- changes up to this number were made under another key, or none
+  all_since    bigint,                            -- every change after this number is captured; null with capture = 'agent'
   active       boolean not null default true,     -- false: untracked, history kept
   part_of      int,                               -- or part of this other tracked table, as long as it is one
   since        timestamptz not null default now()
@@ -440,7 +444,7 @@ create table agentundo._scope_owner (
 
 create table agentundo._policy (
   name     text primary key,
-  function regprocedure not null                  -- the user's own, so that no upgrade overwrites it
+  function text not null                          -- the user's own, so that no upgrade overwrites it; as text: pg_upgrade takes no regprocedure
 );
 
 create table agentundo._setting (
@@ -526,7 +530,7 @@ create type agentundo._task as (aim text[], changes bigint[], locked text[], ans
 
 -- Rows that generated statements of the plan hand back.
 create type agentundo._pair as (there int, here int);
-create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], sums jsonb);
+create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], complete boolean, sums jsonb);
 create type agentundo._written as (
   change bigint, xid xid8, version bigint, void boolean, operation "char", invocation text, was jsonb, became jsonb, undid text[],
   own boolean, first_own bigint, covered boolean, all_was jsonb[], all_became jsonb[]);
@@ -817,6 +821,47 @@ create or replace function agentundo._last_change() returns bigint
 language sql stable as
 $body$ select case when is_called then last_value else 0 end from agentundo._change_number $body$;
 
+-- Is this database a logical copy to which sync() has not been yet? While it is being restored, too.
+create or replace function agentundo._is_copy() returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$ select not exists (select from agentundo._stamp s where s.own_xmin = s.xmin::text::bigint and s.own_table = s.tableoid::bigint) $body$;
+
+-- The sequences of ours that are behind what is there: logical replication copies rows, not sequences.
+create or replace function agentundo._late_sequences() returns table (sequence regclass, reached bigint)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  s record;
+  last bigint;
+begin
+  for s in
+    select 'agentundo._change_number'::regclass as sequence, 'select max(n) from (select max(change) as n from agentundo._change union all select max(number) from agentundo._revert union all select max(all_since) from agentundo._tracked) n' as query
+    union all
+    select pg_get_serial_sequence(c.oid::regclass::text, a.attname)::regclass, format('select max(%I) from %s', a.attname, c.oid::regclass)
+    from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attidentity <> '' and not a.attisdropped
+    where c.relnamespace = 'agentundo'::regnamespace and c.relkind = 'r'
+  loop
+    execute s.query into reached;
+    execute format('select case when is_called then last_value else 0 end from %s', s.sequence) into last;
+    if reached > last then
+      sequence := s.sequence;
+      return next;
+    end if;
+  end loop;
+end
+$body$;
+
+-- One after the other: whoever lifts a sequence again that others use already, would set it back.
+create or replace function agentundo._lift_sequences() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as
+$body$
+begin
+  if exists (select from agentundo._late_sequences()) then
+    perform pg_advisory_xact_lock(hashtext('agentundo sequences'));
+    perform setval(s.sequence, s.reached) from agentundo._late_sequences() s;
+  end if;
+end
+$body$;
 
 -- The columns of a tracked table that history knows, with their present names. Columns are followed
 -- by attribute number; after a logical copy, which renumbers them, by name until the next sync().
@@ -839,9 +884,9 @@ begin
     join pg_type y on y.oid = a.atttypid
     where t.id = tracked_id),
   located as (
-    select c.*, case when c.attnum < 0 then null when s.own_xmin = s.xmin::text::bigint then c.attnum else p.attnum end as place
+    select c.*, case when c.attnum < 0 then null when s.copied then p.attnum else c.attnum end as place
     from agentundo._column c
-    cross join agentundo._stamp s
+    cross join (select agentundo._is_copy() as copied offset 0) s
     left join present p on p.attname = c.name
     where c.tracked = tracked_id),
   stored as materialized (
@@ -1225,7 +1270,7 @@ $body$
 declare
   t agentundo._tracked;
   worker name := agentundo._worker();
-  copied boolean := (select s.own_xmin <> s.xmin::text::bigint from agentundo._stamp s);
+  copied boolean := agentundo._is_copy();
   col record;
   has agentundo._column;
   level record;
@@ -1236,6 +1281,7 @@ declare
   schema regnamespace;
   now_at bigint;
   former int;
+  known boolean;
 begin
   select * into t from agentundo._tracked where id = tracked_id for update;
   -- Columns end and begin after this change: 0, so that there is no image of what ended, while history is empty. Its
@@ -1341,7 +1387,7 @@ begin
       perform agentundo._drop_triggers(level.relation);
     end if;
     delete from agentundo._member mb where mb.relation = level.relation;
-    for former in update agentundo._tracked x set active = true, part_of = null where x.relation = level.relation and x.part_of = tracked_id returning x.id loop
+    for former in update agentundo._tracked x set active = true, part_of = null, all_since = null where x.relation = level.relation and x.part_of = tracked_id returning x.id loop
       perform agentundo._sync(former);  -- it is what it was before it became a part
     end loop;
   end loop;
@@ -1360,6 +1406,7 @@ begin
 
   -- Every level of the tree.
   for level in select r as relation, c.relkind from agentundo._levels(t.relation, t.kind) r join pg_class c on c.oid = r loop
+    known := exists (select from agentundo._member mb where mb.relation = level.relation and mb.tracked = tracked_id);
     insert into agentundo._member as mb (relation, tracked, shape, filenode)
       values (level.relation, tracked_id, agentundo._shape(level.relation), pg_relation_filenode(level.relation))
       on conflict (relation) do update set tracked = excluded.tracked, shape = excluded.shape, filenode = excluded.filenode,
@@ -1371,8 +1418,16 @@ begin
       perform agentundo._by_deputy('grant', level.relation);
     end if;
     capture_function := agentundo._make_capture(t, m);
-    perform agentundo._make_triggers(t, m, capture_function);
+    if not agentundo._make_triggers(t, m, capture_function) and known then
+      t.all_since := null;  -- there may have been writes without them
+    end if;
   end loop;
+
+  -- From here on nobody writes without being captured: who wrote before has committed, who comes waits for us.
+  if t.capture = 'all' and t.all_since is null then
+    perform agentundo._lock_tables(array[tracked_id], array(select agentundo._levels(t.relation, t.kind)));
+    update agentundo._tracked set all_since = nextval('agentundo._change_number') where id = tracked_id;
+  end if;
 end
 $body$;
 
@@ -1410,7 +1465,8 @@ $body$
 declare
   id int;
 begin
-  if agentundo._setting('agentundo.internal') is not null then
+  -- A copy that is still being restored is followed by the first sync(): before, restored rows would be captured.
+  if agentundo._setting('agentundo.internal') is not null or agentundo._is_copy() then
     return;
   end if;
   for id in
@@ -1558,7 +1614,9 @@ begin
       'Images of rows of ' || t.name || ': O before, N after a change of agentundo._change. Columns are named by attribute number, see agentundo._column.');
     update agentundo._tracked x set history = to_regclass(history_table) where x.id = t.id;
   else
-    update agentundo._tracked x set capture = coalesce(_track.capture, x.capture), active = true, part_of = null where x.id = t.id returning * into t;
+    update agentundo._tracked x set capture = coalesce(_track.capture, x.capture), active = true, part_of = null,
+      all_since = case when x.active and x.capture = 'all' and coalesce(_track.capture, 'all') = 'all' then x.all_since end
+     where x.id = t.id returning * into t;
   end if;
   perform agentundo._sync(t.id);
   if c.relpersistence = 'u' then
@@ -1683,6 +1741,7 @@ declare
   t agentundo._tracked;
   found_one boolean := false;
 begin
+  perform agentundo._lift_sequences();
   for t in
     select * from agentundo._tracked x
     where x.active and (sync.relation is null or x.relation = sync.relation or x.relation = pg_partition_root(sync.relation))
@@ -1696,10 +1755,10 @@ begin
     perform agentundo._fail('UN004', format('agentundo: %s is not tracked', relation), 'Call agentundo.track() first.');
   end if;
   -- The first sync after a logical copy (all of it at once) makes versions worth something again.
-  if relation is null and exists (select from agentundo._stamp s where s.own_xmin <> s.xmin::text::bigint) then
+  if relation is null and agentundo._is_copy() then
     delete from agentundo._stamp;
     insert into agentundo._stamp (trusted_after) values (agentundo._last_change());
-    update agentundo._stamp set own_xmin = xmin::text::bigint;
+    update agentundo._stamp set own_xmin = xmin::text::bigint, own_table = tableoid::bigint;
   end if;
 end
 $body$;
@@ -1803,10 +1862,13 @@ $body$;
 -- database; but a dump of one schema brings our triggers along, too, into databases in which the function of that
 -- name belongs to another table.
 create or replace function agentundo._belongs(relation oid, member int, tag text) returns boolean
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   if exists (select from agentundo._member m where m.relation = _belongs.relation and m.id = member) then
+    if agentundo._is_copy() then  -- our sequences may be behind what was copied
+      perform agentundo._lift_sequences();
+    end if;
     return true;
   elsif tag is null then
     raise warning 'agentundo: % is not captured: its trigger was made for another table', relation::regclass
@@ -2059,7 +2121,8 @@ begin
 end
 $body$;
 
-create or replace function agentundo._make_triggers(t agentundo._tracked, m agentundo._member, capture_function text) returns void
+-- Makes and arms the triggers of one relation. False: they were not all there and armed before.
+create or replace function agentundo._make_triggers(t agentundo._tracked, m agentundo._member, capture_function text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -2072,6 +2135,7 @@ declare
   one text;
   missing text[] := array[]::text[];
   wanted text[] := array[]::text[];
+  armed boolean := true;
 begin
   for w in
     select * from (values
@@ -2094,6 +2158,7 @@ begin
       missing := missing || array[[w.name, w.function]];
     elsif present.tgenabled <> 'A' then
       perform agentundo._by_deputy('switch', m.relation, w.name, 'A');
+      armed := false;
     end if;
   end loop;
   -- The owner's deputy names the functions when it creates the triggers: lent for as long as that takes, or the
@@ -2132,6 +2197,7 @@ begin
   loop
     perform agentundo._by_deputy('switch', m.relation, 'agentundo_unknown', 'D');
   end loop;
+  return armed and missing = array[]::text[];
 end
 $body$;
 
@@ -3088,7 +3154,7 @@ $body$
 declare
   i record;
   judged text[];
-  policy regprocedure := (select p.function from agentundo._policy p where p.name = 'may_revert');
+  policy text := (select p.function from agentundo._policy p where p.name = 'may_revert');
   let_in boolean;
 begin
   if agentundo._operator() then
@@ -3109,11 +3175,14 @@ begin
       reverted_by = i.on_behalf_of
       or exists (select from agentundo._scope_owner o where o.scope = i.scope and o.person = reverted_by));
     if let_in is not true and reverted_by is distinct from i.actor and policy is not null then
-      if not (select p.prosecdef from pg_proc p where p.oid = policy) then  -- its owner has altered it
+      if to_regprocedure(policy) is null then
+        perform agentundo._fail('UN003', format('agentundo: the policy may_revert, %s, is gone', policy),
+          'Create the function again, or let an operator run "select agentundo.set_policy(''may_revert'', null)".');
+      elsif not (select p.prosecdef from pg_proc p where p.oid = to_regprocedure(policy)) then  -- its owner has altered it
         perform agentundo._fail('UN003', format('agentundo: the policy %s would run with the rights of %s', policy, agentundo._worker()),
           format('Run "alter function %s security definer".', policy));
       end if;
-      select * into let_in from agentundo._look(format('select %s(%L::text, %L::text, %L::text)', policy::oid::regproc, i.id, reverted_by, i.scope)) as p (let_in boolean);
+      select * into let_in from agentundo._look(format('select %s(%L::text, %L::text, %L::text)', to_regprocedure(policy)::oid::regproc, i.id, reverted_by, i.scope)) as p (let_in boolean);
     end if;
     if let_in is not true then
       perform agentundo._fail('UN003', format('agentundo: %L may not revert invocation %L', left(reverted_by, 255), i.id),
@@ -3271,7 +3340,7 @@ begin
     perform agentundo._fail('UN003', format('agentundo: %s may not call %s', agentundo._worker(), function),
       format('Run "grant usage on schema %I to %I" and "grant execute on function %s to %I".', p.pronamespace::regnamespace::name, agentundo._worker(), function, agentundo._worker()));
   end if;
-  insert into agentundo._policy values (set_policy.name, set_policy.function)
+  insert into agentundo._policy values (set_policy.name, set_policy.function::text)
   on conflict on constraint _policy_pkey do update set function = excluded.function;
 end
 $body$;
@@ -3460,8 +3529,7 @@ $body$;
 create or replace function agentundo._trusted_after() returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-  select case when s.own_xmin = s.xmin::text::bigint then s.trusted_after else 9223372036854775807 end
-  from agentundo._stamp s
+  select case when agentundo._is_copy() then 9223372036854775807 else (select s.trusted_after from agentundo._stamp s) end
 $body$;
 
 -- The table as the current rows are looked up in it: by index for few, and read through once where the
@@ -4382,7 +4450,7 @@ $body$ select $sql$,
       and exists (select from suspect)
     group by {{h_keys}}),
   judged as materialized (
-    select c.*, matches and not written_again and not c.stranger and (version = own_version or version = any (versions) or by_value and s.change is null) as untouched
+    select c.*, matches and not written_again and not c.stranger and case when by_value then s.change is null else version = own_version or version = any (versions) end as untouched
     from compared c
     left join stranger s on {{stranger_compared}} and s.change > c.change)$sql$ $body$;
 
@@ -5161,26 +5229,30 @@ begin
     captured as materialized (
       select p.place, array_agg(distinct y.name) as names
       from pair p cross join lateral unnest(
-        case when p.old is null or p.new is null then array[%14$s]::text[]  -- made or deleted, or come from another key: all of it is theirs
-          else (select array_remove(array[%3$s]::text[], null) from %4$s o, %4$s n where o.ctid = p.old and n.ctid = p.new) end) y (name)
+        -- made or deleted, come from another key, or written as it was: all of it is theirs
+        coalesce((select nullif(array_remove(array[%3$s]::text[], null), '{}') from %4$s o, %4$s n where o.ctid = p.old and n.ctid = p.new), array[%14$s]::text[])) y (name)
       group by p.place)
     select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
       (select array_remove(array[%1$s]::text[], null) from %4$s a left join %4$s b on b.ctid = d.before where a.ctid = d.after),
       (select array_remove(array[%2$s]::text[], null) from %4$s a, %5$s r where a.ctid = d.after and r.ctid = d.cur and r.tableoid = d.part),
       t.names,
+      -- do these tell of everybody? Whoever wrote the row that stands was captured, and so were all others
+      t.names is not null and d.after_change > %8$s and (d.basis = 'value' or exists (
+        select from agentundo._change c join %4$s h on h._change = coalesce(c.source, c.change) and %9$s
+        where c.tracked = d.tracked and c.change > d.after_change and c.xmin::text::bigint = r.agentundo_version)),
       case when %13$s and %10$L <> '' then (
         select jsonb_build_object(%10$s)
         from agentundo._change c
         join %4$s h on h._change = coalesce(c.source, c.change) and case when (h._image = 'O') <> c.inverted then %15$s else %9$s end
         where c.tracked = d.tracked and c.change = any ($6) and not %16$s) end)::agentundo._difference)
     from unnest($1) d
-    join lateral (select * from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
+    join lateral (select r.xmin::text::bigint as agentundo_version, r.* from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
     left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
     left join captured t on t.place = d.place
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
     ours, theirs, captured, agentundo._history(t), agentundo._from(t),
-    agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), t.capture, agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
+    agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), coalesce(t.all_since, 9223372036854775807), agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
     t.id, merge::text, every, agentundo._same_key(t.id, 'h', 'b'), agentundo._undone_in_row_sql(t, 'a')),
     null, d, e => changes, f => family) as found (items agentundo._difference[]);
   perform set_config('enable_nestloop', loops, true);
@@ -5225,13 +5297,13 @@ begin
           x.action := 'none';
           x.reason := null;
         elsif merge and not item.inserted and x.unit is null and x.after_change > agentundo._key_since(t)
-          and (item.reason = 'row_changed' and not item.cut and shared <@ added  -- side by side
+          and ((item.reason = 'row_changed' or item.complete) and not item.cut and shared <@ added  -- side by side
             or our_columns <@ added and our_columns <> '{}') then              -- or adding up
           x.status := 'merge';
           x.reason := null;
           x.columns := our_columns;
           x.delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
-          x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when t.capture = 'all' then 'captured' else 'value' end, 'kept', their_columns);
+          x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when x.after_change > t.all_since then 'captured' else 'value' end, 'kept', their_columns);
         else
           x.columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
         end if;
@@ -7496,7 +7568,10 @@ declare
 begin
   return query
     select 'error', 'agentundo', 'this database is a logical copy: row versions mean nothing here, images are compared instead', 'Run "select agentundo.sync()".'
-    from agentundo._stamp s where s.own_xmin <> s.xmin::text::bigint
+    where agentundo._is_copy()
+    union all
+    select 'error', s.sequence::text, format('the sequence is behind %s, which is in use', s.reached), 'Run "select agentundo.sync()": logical replication copies no sequences.'
+    from agentundo._late_sequences() s
     union all
     select 'error', 'agentundo', format('history is kept for %s, not longer than it takes to find a mistake (%s)', r.value, d.value),
       'Raise the setting retention, or lower detection_time, in agentundo._setting.'

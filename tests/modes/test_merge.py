@@ -130,6 +130,70 @@ def test_merge_with_full_provenance_lets_other_columns_go_back(db: Connection) -
     assert deal(db, 1) == ("New", "mia", 7)
 
 
+@pytest.mark.parametrize("mode", ["merge", "skip and merge", "force and merge"])
+def test_others_there_and_back_in_another_column_are_no_hindrance(
+    db: Connection, mode: str
+) -> None:
+    """Everybody's columns are known with capture = 'all': the row says what the agent left."""
+    db.execute("select agentundo.track('deals', 'all')")
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    db.execute("update deals set owner = 'mia' where id = 1")
+    db.execute("update deals set owner = 'eve' where id = 1")
+    assert_refused(undo(db, "abort"), "row_rewritten")
+    assert_done(undo(db, mode), "reverted", 0, 0, 1, 0, 0)
+    assert deal(db, 1) == ("New", "eve", 100)
+
+
+def test_a_row_written_as_it_was_is_all_its_writers(db: Connection) -> None:
+    """Which columns were meant cannot be known: perhaps the agent's."""
+    db.execute("select agentundo.track('deals', 'all')")
+    write(db, "agent", "update deals set stage = 'Won' where id in (1, 2)")
+    db.execute("update deals set stage = 'Won' where id = 1")
+    assert_refused(undo(db, "merge"), "row_rewritten", "stage")
+    db.execute("update deals set owner = 'mia' where id = 1")
+    assert_refused(undo(db, "merge"), "row_changed", "stage")
+    assert_done(undo(db, "skip and merge"), "partially_reverted", 0, 0, 1, 1, 1)
+    assert (deal(db, 1), deal(db, 2)) == (("Won", "mia", 100), ("New", "eve", 200))
+
+
+def test_what_was_written_before_everything_was_captured_is_merged_by_value(
+    db: Connection,
+) -> None:
+    """The plan does not say `captured` of years in which people's writes were not."""
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    db.execute("update deals set stage = 'Lost' where id = 1")
+    db.execute("update deals set stage = 'Won' where id = 1")
+    db.execute("select agentundo.track('deals', 'all')")
+    db.execute("update deals set owner = 'mia' where id = 1")
+    assert plan(db, "agent", merge=True)[0].detail == {"basis": "value", "kept": ["owner"]}
+    db.execute("update deals set owner = 'eve' where id = 1")
+    assert_refused(undo(db, "merge"), "row_rewritten", "owner")
+
+
+@pytest.mark.parametrize(
+    "gap",
+    [
+        "alter table deals disable trigger agentundo_update",
+        "select agentundo.untrack('deals')",
+        "select agentundo.track('deals', 'agent')",
+    ],
+)
+def test_merge_knows_when_not_everything_was_captured_for_a_while(db: Connection, gap: str) -> None:
+    db.execute("select agentundo.track('deals', 'all')")
+    write(db, "agent", "update deals set stage = 'Won' where id in (1, 2)")
+    db.execute("set agentundo.internal = 'on'")  # our event trigger would arm it again at once
+    db.execute(gap.encode())
+    db.execute("update deals set stage = 'Lost' where id = 1")
+    db.execute("update deals set stage = 'Won' where id = 1")
+    db.execute("reset agentundo.internal")
+    db.execute("select agentundo.track('deals', 'all')")
+    db.execute("update deals set owner = 'mia' where id in (1, 2)")
+    write(db, "again", "update deals set stage = 'Won' where id = 3")
+    db.execute("update deals set owner = 'mia' where id = 3")
+    assert [row.detail["basis"] for row in plan(db, "agent", merge=True)] == ["value", "value"]
+    assert [row.detail["basis"] for row in plan(db, "again", merge=True)] == ["captured"]
+
+
 def test_merge_can_be_redone(db: Connection) -> None:
     write(db, "agent", "update deals set stage = 'Won' where id = 1")
     db.execute("update deals set owner = 'mia' where id = 1")
