@@ -186,7 +186,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
 begin
   if exists (select from agentundo._late_sequences()) then
-    perform pg_advisory_xact_lock(hashtext('agentundo sequences'));
+    perform from agentundo._home for update;
     perform setval(s.sequence, s.reached) from agentundo._late_sequences() s;
   end if;
 end
@@ -302,6 +302,8 @@ begin
     return 'it is one of our own tables';
   elsif not exists (select from pg_attribute a where a.attrelid = relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '') then
     return 'it has no columns of its own to restore';
+  elsif (select count(*) from pg_attribute a where a.attrelid = relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '') > 1598 then
+    return 'it has more than 1598 columns; history needs room for two of ours beside them';
   elsif c.relispartition then
     return format('it is a partition; track its root %s', pg_partition_root(relation));
   elsif exists (select from pg_rewrite where ev_class = relation and ev_type <> '1') then

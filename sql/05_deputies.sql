@@ -48,19 +48,22 @@ end
 $deputy$::text $body$;
 
 -- Whoever could make a function in our schema of deputies could pretend to be one: the text decides.
-create or replace function agentundo._deputy(relation regclass) returns regproc
+create or replace function agentundo._deputy_of(owner oid) returns regproc
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select p.oid::regproc
-  from pg_class c
-  join pg_proc p on p.proowner = c.relowner and p.proname like '\_deputy\_%'
-  where c.oid = relation and p.pronamespace = 'agentundo_history'::regnamespace
+  from pg_proc p
+  where p.proowner = owner and p.proname like '\_deputy\_%' and p.pronamespace = 'agentundo_history'::regnamespace
     and p.prosecdef and p.prosrc = agentundo._deputy_source() and oidvectortypes(p.proargtypes) = 'text, regclass, text, text'
     and p.prolang = (select l.oid from pg_language l where l.lanname = 'plpgsql')
     and p.proconfig = '{"search_path=pg_catalog, pg_temp",quote_all_identifiers=off}'::text[]
     and not exists (select from aclexplode(p.proacl) a where a.grantee not in (p.proowner, (select n.nspowner from pg_namespace n where n.nspname = 'agentundo')))
   order by p.oid limit 1
 $body$;
+
+create or replace function agentundo._deputy(relation regclass) returns regproc
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$ select agentundo._deputy_of((select c.relowner from pg_class c where c.oid = relation)) $body$;
 
 -- Made with the rights of whoever calls track(), given to the table's owner.
 create or replace function agentundo._create_deputy(owner name, ours name) returns void
@@ -116,15 +119,18 @@ begin
 end
 $body$;
 
+-- Two at once would stumble over the catalog. A row of ours, for which no stranger can make us wait.
+create or replace function agentundo._lock_grants() returns void
+language sql security definer set search_path = pg_catalog, pg_temp as
+$body$ select from agentundo._home for update $body$;
+
 -- Runs with the caller's rights, on purpose: only who may act for the table's owner can deputize us.
 create or replace function agentundo._deputize(relation regclass) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   owner name := (select pg_get_userbyid(relowner) from pg_class where oid = relation);
-  ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
   worker name := agentundo._worker();
-  outsider boolean := not has_schema_privilege(owner, 'agentundo_history', 'create');
   schema regnamespace;
   relative regclass;
 begin
@@ -153,8 +159,20 @@ begin
     perform agentundo._fail('UN003', format('agentundo: only its owner %s can have table %s tracked', owner, relation),
       format('Run it as %s, or as a superuser.', owner));
   end if;
-  perform pg_advisory_xact_lock(hashtext('agentundo grants'));
-  if agentundo._deputy(relation) is not null then
+  perform agentundo._deputize_owner(owner);
+end
+$body$;
+
+-- Lets one role have a deputy: for the tables that it owns, and for those that it will make.
+create or replace function agentundo._deputize_owner(owner name) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
+  outsider boolean := not has_schema_privilege(owner, 'agentundo_history', 'create');
+begin
+  perform agentundo._lock_grants();
+  if agentundo._deputy_of(to_regrole(quote_ident(owner))::oid) is not null then
     return;  -- somebody was faster
   end if;
   if outsider then perform agentundo._admit(owner, true); end if;

@@ -196,6 +196,9 @@ begin
     for former in update agentundo._tracked x set active = true, part_of = null, all_since = null where x.relation = level.relation and x.part_of = tracked_id returning x.id loop
       perform agentundo._sync(former);  -- it is what it was before it became a part
     end loop;
+    perform agentundo._track_new(c.oid, r.capture)
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace join agentundo._schema_rule r on r.schema_name = n.nspname
+    where c.oid = level.relation and not exists (select from agentundo._tracked x where x.active and x.relation = c.oid);
   end loop;
 
   -- Tables that a foreign key ties to it, as far as we have a deputy there.
@@ -230,7 +233,7 @@ begin
   end loop;
 
   -- From here on nobody writes without being captured: who wrote before has committed, who comes waits for us.
-  if t.capture = 'all' and t.all_since is null then
+  if t.capture = 'all' and (t.all_since is null or copied) then
     perform agentundo._lock_tables(array[tracked_id], array(select agentundo._levels(t.relation, t.kind)));
     update agentundo._tracked set all_since = nextval('agentundo._change_number') where id = tracked_id;
   end if;
@@ -282,7 +285,8 @@ begin
     where d.classid = 'pg_class'::regclass and not d.in_extension
       and (x.relation = d.objid or x.relation = pg_partition_root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
         or x.relation in (select agentundo._relatives(d.objid)) or d.objid in (select agentundo._ancestors(x.relation))
-        or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid))
+        or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid)
+        or agentundo._heirs_differ(x))
     union
     select x.id from agentundo._tracked x
     join agentundo._member mb on mb.tracked = x.id
@@ -333,8 +337,15 @@ exception when others then
 end
 $body$;
 
+-- Has a table that inherited from this one gone?
+create or replace function agentundo._heirs_differ(t agentundo._tracked) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select t.active and t.kind = 'inherited' and exists (select from agentundo._member m where m.tracked = t.id and m.shape <> agentundo._shape(m.relation))
+$body$;
+
 create or replace function agentundo._on_drop() returns event_trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$
 declare
   t record;
@@ -344,6 +355,21 @@ begin
       on d.classid = 'pg_class'::regclass and d.objid = x.relation and d.objsubid = 0
   loop
     perform agentundo._sync(t.id);
+  end loop;
+  -- Columns that went along with something else, and tables that others inherit from: ALTER TABLE is followed above.
+  for t in
+    select distinct x.id
+    from agentundo._tracked x cross join pg_event_trigger_dropped_objects() d
+    where tg_tag <> 'ALTER TABLE' and x.active and d.classid = 'pg_class'::regclass and not agentundo._is_copy()
+      and (d.objsubid > 0 and exists (select from agentundo._member m where m.tracked = x.id and m.relation = d.objid)
+        or d.object_type = 'table' and agentundo._heirs_differ(x))
+  loop
+    begin
+      perform agentundo._sync(t.id);
+    exception when others then
+      raise warning 'agentundo: could not follow this change: %', sqlerrm
+        using hint = 'Tagged writes to the table are refused until "select agentundo.sync()" succeeds.';
+    end;
   end loop;
   -- A history table dropped by hand: sessions that have captured before must look again.
   for t in

@@ -110,7 +110,16 @@ $body$
 declare
   relation regclass;
   rule text := agentundo._remember_schema(schema, capture);
+  owner name;
 begin
+  -- Tables made later are tracked with the rights of whoever makes them: the schema's owner, or the caller.
+  for owner in
+    select r.rolname from pg_catalog.pg_roles r
+    where (r.oid = (select n.nspowner from pg_catalog.pg_namespace n where n.oid = schema) or r.rolname = current_user)
+      and agentundo._deputy_of(r.oid) is null and pg_catalog.pg_has_role(current_user, r.oid, 'member')
+  loop
+    perform agentundo._deputize_owner(owner);
+  end loop;
   for relation in
     select c.oid::regclass from pg_catalog.pg_class c
     where c.relnamespace = schema and c.relkind in ('r', 'p') and not c.relispartition

@@ -97,7 +97,10 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set quot
 $body$
 begin
   if exists (select from agentundo._member m where m.relation = _belongs.relation and m.id = member) then
-    if agentundo._is_copy() then  -- our sequences may be behind what was copied
+    if agentundo._is_copy() then
+      if tag is null then
+        return false;  -- perhaps it is only being restored; check() says that sync() is due
+      end if;
       perform agentundo._lift_sequences();
     end if;
     return true;
@@ -362,7 +365,7 @@ declare
   relkind "char" := (select c.relkind from pg_class c where c.oid = m.relation);
   owner name := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = m.relation);
   guest constant boolean := owner <> current_user and not has_schema_privilege(owner, 'agentundo', 'usage');
-  lent text[] := array[capture_function, '_capture_truncate', '_unknown_partition'];
+  lent text[] := array[capture_function, '_capture_truncate'];
   one text;
   missing text[] := array[]::text[];
   wanted text[] := array[]::text[];
@@ -395,7 +398,7 @@ begin
   -- The owner's deputy names the functions when it creates the triggers: lent for as long as that takes, or the
   -- owner could hang them on tables of any shape. Two migrations at once would stumble over the catalog.
   if missing <> array[]::text[] then
-    perform pg_advisory_xact_lock(hashtext('agentundo grants'));
+    perform agentundo._lock_grants();
     if owner <> current_user then
       foreach one in array lent loop
         execute format('grant execute on function agentundo.%I() to %I', one, owner);

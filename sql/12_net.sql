@@ -119,6 +119,34 @@ begin
 end
 $body$;
 
+-- The statement for a table that is there: by whichever way, and beside it what history has lost of the set.
+create or replace function agentundo._net_sql(t agentundo._tracked, changes bigint[], straight boolean, begins bigint) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  return case
+      when not exists (select from agentundo._key(t.id)) then agentundo._net_keyless_sql(t)
+      when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
+      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins) end
+    || case when exists (select from agentundo._erased e where e.tracked = t.id) then $sql$
+        union all
+        select $9[4]::int, c.change, null, null, null, null, c.change, c.change,
+          'none', 'conflict', 'erased', null, null, null, min(case when c.operation = 'U' then 'moved' end), null
+        from agentundo._change c
+        join agentundo._erased e on e.tracked = $9[4]::int and e.change = coalesce(c.source, c.change)
+        where c.change = any ($6) and c.tracked = $9[4]::int
+        group by c.change$sql$ else '' end
+    || format($sql$
+        union all  -- images that were left out of a dump, or deleted by hand
+        select $9[4]::int, c.change, null, null, null, null, c.change, c.change,
+          'none', 'conflict', 'erased', null, null, null, null, '{"hint": "Its images are not in history: left out of a dump, or deleted there."}'
+        from agentundo._change c
+        where c.change = any ($6) and c.tracked = $9[4]::int and c.rows > 0
+          and not exists (select from %s h where h._change = coalesce(c.source, c.change))
+          and not exists (select from agentundo._erased e where e.tracked = c.tracked and e.change = coalesce(c.source, c.change))$sql$, t.history);
+end
+$body$;
+
 -- Per row: before, after, current, and whether anybody wrote since. Statuses are first ones: 'ok',
 -- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
 -- cancel out are not reported. Places are counted from `first_place`.
@@ -138,36 +166,24 @@ begin
   select * into t from agentundo._tracked where id = tracked_id;
   straight := agentundo._is_straight(t, changes);
   gone := t.relation is null or not exists (select from pg_class where oid = t.relation and relkind in ('r', 'p'));
-  if gone then
-    -- Dropped since, or made something else: nothing to compare with, and nothing can be put back.
-    statement := format($sql$
-      select $9[4]::int, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
-        'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
-        jsonb_build_object('hint', %L, 'rows', c.rows)
-      from agentundo._change c where c.change = any ($6) and c.tracked = $9[4]::int$sql$, format('Table %s is gone.', t.name));
-  else
+  if not gone then
     perform agentundo._require_rights(array[tracked_id]);
-    begins := case when not straight then agentundo._journal_begins(t, changes) end;
-    statement := case
-      when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
-      when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
-      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins) end;
-    if exists (select from agentundo._erased e where e.tracked = tracked_id) then
-      statement := format($sql$
-        select * from (%s) net
-        union all
-        select $9[4]::int, c.change, null, null, null, null, c.change, c.change,
-          'none', 'conflict', 'erased', null, null, null, min(case when c.operation = 'U' then 'moved' end), null
-        from agentundo._change c
-        join agentundo._erased e on e.tracked = $9[4]::int and e.change = coalesce(c.source, c.change)
-        where c.change = any ($6) and c.tracked = $9[4]::int
-        group by c.change$sql$, statement);
-    end if;
   end if;
   loop
+    if gone then
+      -- Dropped since, or made something else: nothing to compare with, and nothing can be put back.
+      statement := format($sql$
+        select $9[4]::int, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
+          'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
+          jsonb_build_object('hint', %L, 'rows', c.rows)
+        from agentundo._change c where c.change = any ($6) and c.tracked = $9[4]::int$sql$, format('Table %s is gone.', t.name));
+    else
+      begins := case when not straight then agentundo._journal_begins(t, changes) end;
+      statement := agentundo._net_sql(t, changes, straight, begins);
+    end if;
     -- The planner takes the steps of a chain for a few rows each. Where they are many, one loop inside another
     -- would never end.
-    if not straight and (select sum(c.rows) from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id) > 500 then
+    if not straight and (select sum(c.rows) from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id) > 200 then
       perform set_config('enable_nestloop', 'off', true);
     end if;
     -- The table is named before its history, as everybody locks them who changes either.
@@ -183,10 +199,8 @@ begin
     if decisions is null then
       perform agentundo._require_workers();
     end if;
-    exit when not straight or agentundo._stayed_straight(t, changes, decisions);
+    exit when not straight or gone or agentundo._stayed_straight(t, changes, decisions);
     straight := false;
-    begins := agentundo._journal_begins(t, changes);
-    statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins);
   end loop;
   return decisions;
 end
@@ -277,6 +291,19 @@ $body$
      where c.since_change > 0))
 $body$;
 
+-- The names of the columns that are to blame, as text of an expression.
+create or replace function agentundo._retyped_columns(tracked_id int, change text, before_change text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select format('array_remove(array[%s]::text[], null)', string_agg(format('case when least(%s, %s) <= %s then %L end', change, before_change, c.until_change, c.name), ', ' order by c.attnum))
+  from (
+    select new.attnum, new.name, max(old.until_change) as until_change
+    from agentundo._columns(tracked_id) old
+    join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
+    where old.until_change is not null and not agentundo._widens(old.type, new.type)
+    group by new.attnum, new.name) c
+$body$;
+
 -- Has the storage of the row r been rewritten since a change? All of its rows have another xmin then. A change
 -- knows the storage of its table; that of partitions is noted by sync().
 create or replace function agentundo._rewritten_sql(t agentundo._tracked, change text) returns text
@@ -300,7 +327,7 @@ $body$
     case when torn or %1$s then 'schema_changed'
       when segments > 1 and (first_status = 'ok' or nothing) then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
-    null::text[], null::jsonb,
+    case when %1$s then %2$s end, null::jsonb,
     case when moved then 'moved' end,
     nullif(coalesce(case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end, '{}')
       || case when steps is null then '{}' else jsonb_build_object('steps', steps) end
@@ -320,11 +347,12 @@ $body$
         when cur is null then case when gone_since then 'row_deleted' end
         else 'row_exists' end as first_reason
     from judged
-  ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
+  ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'), agentundo._retyped_columns(t.id, 'change', 'before_change'))
 $body$;
 
 -- The keys that others, who stand, have deleted since: if such a row is absent now they have meant it to be, and
--- it is not ours to bring back. A CTE that is left open for more conditions.
+-- it is not ours to bring back. Where people are not captured, any write of others to an absent row tells of such a
+-- deletion. A CTE that is left open for more conditions.
 create or replace function agentundo._deleted_since_sql(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -334,9 +362,10 @@ $body$
     from agentundo._change f
     join {{history}} h on h._change = coalesce(f.source, f.change)
     where f.tracked = $9[4]::int and f.change > (select min(change) from change)
-      and f.operation in ('D', 'T') and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
+      {{deleting}} and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
       and exists (select from net where after is null and {{of_net}})$sql$,
-    jsonb_build_object('history', agentundo._history(t), 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f')))
+    jsonb_build_object('history', agentundo._history(t), 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f'),
+      'deleting', case t.capture when 'all' then 'and f.operation in (''D'', ''T'')' else '' end))
 $body$;
 
 -- The straight way, see _is_straight(): one image before, one after, the row now.
@@ -346,7 +375,7 @@ $body$
 declare
   c agentundo._change;
   others constant boolean := exists (
-    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and f.operation in ('D', 'T') and not f.void
+    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and (f.operation in ('D', 'T') or t.capture = 'agent') and not f.void
     where s.tracked = t.id and s.change = any (changes) and s.operation <> 'I');
 begin
   select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);

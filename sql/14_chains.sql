@@ -373,19 +373,19 @@ $body$
     from said group by says),
   candidate as (
     select y.says, r.tableoid as part, r.ctid as cur,
-      r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) or y.after_change <= $9[1]
-        or r.xmin::text::bigint in (%6$s)
-        or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as untouched
+      y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as by_value,
+      r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) 
+        or r.xmin::text::bigint in (%6$s) as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
     where y.surplus > 0),
   placed as (
-    select *, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
+    select says, part, cur, by_value, untouched or by_value as untouched, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
   select $9[4]::int, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
     case when p.cur is null then 'none' else 'delete' end,
     case when p.cur is null and n.place > y.surplus - y.gone then 'done' when p.cur is null or not p.untouched or %8$s then 'conflict' else 'ok' end,
     case when p.cur is null then case when n.place <= y.surplus - y.gone then case when %8$s then 'schema_changed' else 'row_changed' end end
       when %8$s then 'schema_changed' when not p.untouched then 'row_rewritten' end,
-    case when y.after_change <= $9[1] then 'value' else 'version' end, null::text[], null::jsonb, case when y.moved then 'moved' end, null::jsonb
+    case when coalesce(p.by_value, y.after_change <= $9[1]) then 'value' else 'version' end, null::text[], null::jsonb, case when y.moved then 'moved' end, null::jsonb
   from tally y cross join lateral generate_series(1, y.surplus) n (place)
   left join placed p on p.says = y.says and p.place = n.place
   where y.surplus > 0

@@ -113,7 +113,7 @@ begin
     there.unit := 'moved ' || there.tracked;
     -- Of a row that nobody can tell apart and that is gone from its new key, the old one must not come back.
     if there.status = 'done' and there.cur is null and there.after is not null
-      and exists (select from unnest(d) x where x.tracked = there.tracked and x.change = there.change and x.unit like 'moved%' and x.action = 'insert'
+      and exists (select from unnest(d) x where x.tracked = there.tracked and x.unit like 'moved%' and x.action = 'insert'
                   and not exists (select from unnest(gone) g where g = x.place)) then
       there.status := 'conflict';
       there.reason := 'row_deleted';
@@ -137,7 +137,7 @@ declare
   x agentundo._decision;
   loops constant text := current_setting('enable_nestloop');
 begin
-  if cardinality(d) > 500 then
+  if cardinality(d) > 200 then
     perform set_config('enable_nestloop', 'off', true);  -- the planner takes them for a few
   end if;
   for t in
@@ -257,7 +257,7 @@ declare
   ours text; theirs text; captured text; deltas text; every text;
   loops constant text := current_setting('enable_nestloop');
 begin
-  if merge and (select count(*) from unnest(d) x where x.tracked = t.id and x.reason in ('row_changed', 'row_rewritten')) > 500 then
+  if merge and (select count(*) from unnest(d) x where x.tracked = t.id and x.reason in ('row_changed', 'row_rewritten')) > 200 then
     perform set_config('enable_nestloop', 'off', true);  -- the planner takes them for a few
   end if;
   select string_agg(format('case when %s::record operator(pg_catalog.*<>) %s::record then %L end',

@@ -176,10 +176,13 @@ declare
   loops constant text := current_setting('enable_nestloop');
 begin
   -- As in _net(): the planner takes a list of decisions for a few rows, and would read all of history for each.
-  if (select count(*) from unnest(d) x where x.status = 'conflict') > 500 then
+  if (select count(*) from unnest(d) x where x.status = 'conflict') > 200 then
     perform set_config('enable_nestloop', 'off', true);
   end if;
-  for t in select * from agentundo._tracked x where x.relation is not null and x.id in (select y.tracked from unnest(d) y where y.status = 'conflict') loop
+  for t in
+    select x.* from agentundo._tracked x join pg_class c on c.oid = x.relation and c.relkind in ('r', 'p')
+    where x.id in (select y.tracked from unnest(d) y where y.status = 'conflict')
+  loop
     -- the last writer of the row itself
     same_key := agentundo._same_key(t.id, 'h', 'k');
     select * into more from agentundo._look(agentundo._fill($sql$
@@ -450,6 +453,28 @@ begin
 end
 $body$;
 
+-- The decisions of a plan. Nothing is locked before it is looked at, so tables may be altered, and our functions
+-- replaced by an upgrade, between two looks: then it looks again, or asks for a new snapshot.
+create or replace function agentundo._foretold(ids text[], on_conflict text, merge boolean, scope text) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  more text[];
+begin
+  for attempt in 1..5 loop
+    begin
+      more := agentundo._extend(ids, on_conflict, merge, scope);
+      return agentundo._decide(more, agentundo._uncovered(more), on_conflict, merge);
+    exception when undefined_column or undefined_table or undefined_function or internal_error then
+      if sqlerrm like 'agentundo:%' or sqlstate = 'XX000' and sqlerrm not like 'cache lookup failed%' then
+        raise;
+      end if;
+    end;
+  end loop;
+  raise exception using errcode = '40001', message = 'agentundo: a table was altered while it was looked at', hint = 'Call it again.';
+end
+$body$;
+
 -- Decisions as people and programs read them: newest first, with values.
 create or replace function agentundo._show(d agentundo._decision[]) returns setof agentundo.plan_row
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -493,7 +518,7 @@ begin
   return query
     with shown as (
       select * from agentundo._look(array_to_string(sources, ' union all '), null, d) as s (place int, key jsonb, before jsonb, after jsonb, current jsonb))
-    select coalesce(i.step, c.step), c.invocation, coalesce(t.relation::text, t.name), s.key,
+    select coalesce(i.step, c.step), c.invocation, case when exists (select from pg_class p where p.oid = t.relation) then t.relation::text else t.name end, s.key,
       case when x.status in ('done', 'conflict') and x.action = 'none' then 'none' else x.action end, x.status, x.reason, x.columns,
       s.before, s.after, s.current,
       nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' - 'own' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', (
@@ -515,8 +540,7 @@ returns setof agentundo.plan_row language plpgsql stable security definer set se
 $body$
 begin
   perform agentundo._may_read(), agentundo._check_mode(on_conflict), agentundo._require_known(invocations, scope);
-  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
-  return query select * from agentundo._show(agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false)));
+  return query select * from agentundo._show(agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope));
 end
 $body$;
 comment on function agentundo.plan(text[], text, boolean, text) is

@@ -30,6 +30,19 @@ begin
 end
 $body$;
 
+-- What helps against conflicts of these kinds; nothing is offered that does not.
+create or replace function agentundo._ways_out(reasons text[]) returns text
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select 'See agentundo.plan(). Then revert with '
+    || case when 'row_changed' = any (reasons) then 'merge => true (puts back only the columns that nobody else changed), ' else '' end
+    || 'on_conflict => ''skip'' (leaves these rows)'
+    || case when reasons <@ '{schema_changed,constraint,erased,not_visible}' then ''
+         when reasons <@ '{unique_taken,has_dependents,missing_parent,schema_changed,constraint,erased,not_visible}' then ' or ''cascade'' (takes later agent work along)'
+         else ', ''cascade'' (takes later agent work along) or ''force''' end
+    || case when reasons && '{unique_taken,has_dependents,missing_parent,constraint}' then '; or change what stands in the way first.' else '.' end
+$body$;
+
 -- Conflicts as an error: what and where for people, the first 20 for programs. Keys and column names
 -- only, no other value: DETAIL is written to the server log.
 create or replace function agentundo._refuse(d agentundo._decision[], on_conflict text) returns void
@@ -61,7 +74,7 @@ begin
       case when total > 1 then ', and more' else '' end),
     case when on_conflict = 'force'
       then 'Even force does not break constraints. See agentundo.plan(); revert or change what stands in the way first.'
-      else 'See agentundo.plan(). Then revert with merge => true (puts back only the columns that nobody else changed), on_conflict => ''skip'' (leaves these rows), ''cascade'' (takes later agent work along) or ''force''.' end,
+      else agentundo._ways_out(array(select distinct x.reason from unnest(d) x where x.status = 'conflict')) end,
     jsonb_build_object('total', total, 'conflicts', listed));
 end
 $body$;
@@ -130,7 +143,7 @@ begin
   task.locked := agentundo._lock_invocations(wanted || ids);
   task.aim := agentundo._aim(ids, redo, on_conflict, merge, scope);
   if not task.aim <@ wanted then
-    raise exception using errcode = 'UNR01';
+    raise exception using errcode = 'UNR01', message = task.aim::text;
   end if;
   perform agentundo._unknown(ids[1]) from unnest(task.aim) u where redo and not agentundo._in_scope(u, agentundo._scope(scope));
   perform agentundo._require_known(ids || task.aim, scope);
@@ -211,6 +224,7 @@ declare
   patience interval := case when current_setting('lock_timeout') = '0' then interval '60 s' else current_setting('lock_timeout')::interval end;
   began timestamptz := clock_timestamp();
   replace int[] := array[]::int[];  -- the tables in which updates are deletes and inserts
+  stale int := 0;          -- how often something was altered while we looked
   twice boolean := false;  -- a constraint has spoken before, and the plan did not know
   old_snapshot constant boolean := current_setting('transaction_isolation') <> 'read committed';
   constraint_name text; table_name text; complaint text;
@@ -222,7 +236,7 @@ begin
   perform agentundo._refuse_force(on_conflict, reverted_by, reason);
   perform agentundo._require_revert(ids, scope, reverted_by);
   saved := array(select current_setting(c, true) from unnest(companions) with ordinality x (c, n) order by n);
-  wanted := agentundo._aim(ids, redo, on_conflict, merge, scope);
+  wanted := case when on_conflict = 'cascade' then ids else agentundo._aim(ids, redo, on_conflict, merge, scope) end;
   loop
     begin
       d := null;
@@ -240,11 +254,14 @@ begin
       exit;
     exception
       when sqlstate 'UNR01' then
-        wanted := wanted || agentundo._aim(ids, redo, on_conflict, merge, scope);
+        if sqlerrm like '{%' then
+          wanted := wanted || sqlerrm::text[];
+        end if;
         if clock_timestamp() > began + patience then
           raise exception using errcode = '55P03', message = 'agentundo: these invocations go on writing',
             hint = 'Let them end first; what they write after the revert would stay.';
         end if;
+        continue;
       when lock_not_available then
         -- The revert gives way and tries again.
         if clock_timestamp() > began + patience then
@@ -285,10 +302,14 @@ begin
       when data_exception or string_data_right_truncation or numeric_value_out_of_range or invalid_text_representation then
         get stacked diagnostics table_name = table_name, complaint = message_text;
         perform agentundo._broke('schema_changed', 'a former value does not fit its column any more', null, table_name);
-      when insufficient_privilege or undefined_table or undefined_function or raise_exception then
+      when insufficient_privilege or undefined_table or undefined_column or undefined_function or internal_error or raise_exception then
         get stacked diagnostics complaint = message_text;
-        if sqlstate = 'UN003' or complaint like 'agentundo:%' then
+        if sqlstate = 'UN003' or complaint like 'agentundo:%' or sqlstate = 'XX000' and complaint not like 'cache lookup failed%' then
           raise;
+        elsif sqlstate in ('42P01', '42703', '42883', 'XX000') and stale < 5 then
+          stale := stale + 1;  -- a table was altered, or agentundo upgraded, between two looks: look again
+          perform pg_sleep(0.01);
+          continue;
         end if;
         -- code of the user's that runs with our rights while rows are written: a constraint's, a trigger's
         raise exception using errcode = 'UN001', message = format('agentundo: the rows cannot be put back: %s',

@@ -92,6 +92,9 @@ begin
     perform agentundo._fail('22023', format('agentundo: there is no tier %L', left(tier, 40)), 'Use critical, high, medium or low.');
   end if;
   perform agentundo._refuse_claim(new_id, scope, actor, on_behalf_of);
+  if agentundo._agent() and role not in (session_user, agentundo._caller()) then
+    perform agentundo._fail('UN003', format('agentundo: an agent records its own calls, not those of %s', role), 'Leave role out.');
+  end if;
   loop
     new_step := case when step is null and run is not null then agentundo._next_step(run) else step end;
     insert into agentundo._invocation as i (id, run, step, scope, actor, on_behalf_of, role, tool, tier, model, status, recorded, input, meta)

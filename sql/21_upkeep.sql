@@ -68,6 +68,7 @@ declare
   worker name := agentundo._worker();
   sync_hint text;
   reason text;
+  emptied boolean;
 begin
   select * into t from agentundo._tracked x where x.id = tracked_id;
   sync_hint := format('Run "select agentundo.sync(%L)".', t.name);
@@ -86,6 +87,10 @@ begin
       from agentundo._column c
       where c.tracked = t.id and c.until_change is null
         and not exists (select from pg_attribute a where a.attrelid = t.history and a.attname = c.history_column and not a.attisdropped);
+    execute format('select not exists (select from %s) and exists (select from agentundo._change c where c.tracked = $1 and c.rows > 0)', t.history) into emptied using t.id;
+    return query
+      select 'error', t.name, 'its history is empty, though changes of it are known: none of them can be undone',
+        'A dump without the data of agentundo_history leaves it so. Restore a whole one, or begin anew with untrack(…, false) and track().' where emptied;
   end if;
 
   reason := agentundo._why_not_trackable(t.relation);

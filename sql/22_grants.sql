@@ -15,7 +15,7 @@ do $body$
 declare
   -- What tag() and track() call with the caller's own rights.
   for_tag text[] := array['tag', 'version', '_check_id', '_step', '_note_baseline'];
-  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputy', '_create_deputy', '_admit', '_why_not_trackable',
+  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputize_owner', '_deputy', '_deputy_of', '_lock_grants', '_create_deputy', '_admit', '_why_not_trackable',
                             '_remember_schema', '_kept_mode', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
   for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
   for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version', 'row_writer', 'effects_of'];
@@ -48,6 +48,8 @@ begin
         granted.marker);
     end if;
   end loop;
+  -- Whoever makes a partition makes the sentinel's copy on it (08_capture.sql). All that it can do is refuse tagged writes.
+  grant execute on function agentundo._unknown_partition() to public;
   -- Functions of triggers are lent for the moment in which a trigger is made, no longer.
   for granted in
     select p.oid::regprocedure as function, a.grantee::regrole as guest

@@ -857,7 +857,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as
 $body$
 begin
   if exists (select from agentundo._late_sequences()) then
-    perform pg_advisory_xact_lock(hashtext('agentundo sequences'));
+    perform from agentundo._home for update;
     perform setval(s.sequence, s.reached) from agentundo._late_sequences() s;
   end if;
 end
@@ -973,6 +973,8 @@ begin
     return 'it is one of our own tables';
   elsif not exists (select from pg_attribute a where a.attrelid = relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '') then
     return 'it has no columns of its own to restore';
+  elsif (select count(*) from pg_attribute a where a.attrelid = relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '') > 1598 then
+    return 'it has more than 1598 columns; history needs room for two of ours beside them';
   elsif c.relispartition then
     return format('it is a partition; track its root %s', pg_partition_root(relation));
   elsif exists (select from pg_rewrite where ev_class = relation and ev_type <> '1') then
@@ -1051,19 +1053,22 @@ end
 $deputy$::text $body$;
 
 -- Whoever could make a function in our schema of deputies could pretend to be one: the text decides.
-create or replace function agentundo._deputy(relation regclass) returns regproc
+create or replace function agentundo._deputy_of(owner oid) returns regproc
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select p.oid::regproc
-  from pg_class c
-  join pg_proc p on p.proowner = c.relowner and p.proname like '\_deputy\_%'
-  where c.oid = relation and p.pronamespace = 'agentundo_history'::regnamespace
+  from pg_proc p
+  where p.proowner = owner and p.proname like '\_deputy\_%' and p.pronamespace = 'agentundo_history'::regnamespace
     and p.prosecdef and p.prosrc = agentundo._deputy_source() and oidvectortypes(p.proargtypes) = 'text, regclass, text, text'
     and p.prolang = (select l.oid from pg_language l where l.lanname = 'plpgsql')
     and p.proconfig = '{"search_path=pg_catalog, pg_temp",quote_all_identifiers=off}'::text[]
     and not exists (select from aclexplode(p.proacl) a where a.grantee not in (p.proowner, (select n.nspowner from pg_namespace n where n.nspname = 'agentundo')))
   order by p.oid limit 1
 $body$;
+
+create or replace function agentundo._deputy(relation regclass) returns regproc
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$ select agentundo._deputy_of((select c.relowner from pg_class c where c.oid = relation)) $body$;
 
 -- Made with the rights of whoever calls track(), given to the table's owner.
 create or replace function agentundo._create_deputy(owner name, ours name) returns void
@@ -1119,15 +1124,18 @@ begin
 end
 $body$;
 
+-- Two at once would stumble over the catalog. A row of ours, for which no stranger can make us wait.
+create or replace function agentundo._lock_grants() returns void
+language sql security definer set search_path = pg_catalog, pg_temp as
+$body$ select from agentundo._home for update $body$;
+
 -- Runs with the caller's rights, on purpose: only who may act for the table's owner can deputize us.
 create or replace function agentundo._deputize(relation regclass) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   owner name := (select pg_get_userbyid(relowner) from pg_class where oid = relation);
-  ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
   worker name := agentundo._worker();
-  outsider boolean := not has_schema_privilege(owner, 'agentundo_history', 'create');
   schema regnamespace;
   relative regclass;
 begin
@@ -1156,8 +1164,20 @@ begin
     perform agentundo._fail('UN003', format('agentundo: only its owner %s can have table %s tracked', owner, relation),
       format('Run it as %s, or as a superuser.', owner));
   end if;
-  perform pg_advisory_xact_lock(hashtext('agentundo grants'));
-  if agentundo._deputy(relation) is not null then
+  perform agentundo._deputize_owner(owner);
+end
+$body$;
+
+-- Lets one role have a deputy: for the tables that it owns, and for those that it will make.
+create or replace function agentundo._deputize_owner(owner name) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  ours name := (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agentundo');
+  outsider boolean := not has_schema_privilege(owner, 'agentundo_history', 'create');
+begin
+  perform agentundo._lock_grants();
+  if agentundo._deputy_of(to_regrole(quote_ident(owner))::oid) is not null then
     return;  -- somebody was faster
   end if;
   if outsider then perform agentundo._admit(owner, true); end if;
@@ -1390,6 +1410,9 @@ begin
     for former in update agentundo._tracked x set active = true, part_of = null, all_since = null where x.relation = level.relation and x.part_of = tracked_id returning x.id loop
       perform agentundo._sync(former);  -- it is what it was before it became a part
     end loop;
+    perform agentundo._track_new(c.oid, r.capture)
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace join agentundo._schema_rule r on r.schema_name = n.nspname
+    where c.oid = level.relation and not exists (select from agentundo._tracked x where x.active and x.relation = c.oid);
   end loop;
 
   -- Tables that a foreign key ties to it, as far as we have a deputy there.
@@ -1424,7 +1447,7 @@ begin
   end loop;
 
   -- From here on nobody writes without being captured: who wrote before has committed, who comes waits for us.
-  if t.capture = 'all' and t.all_since is null then
+  if t.capture = 'all' and (t.all_since is null or copied) then
     perform agentundo._lock_tables(array[tracked_id], array(select agentundo._levels(t.relation, t.kind)));
     update agentundo._tracked set all_since = nextval('agentundo._change_number') where id = tracked_id;
   end if;
@@ -1476,7 +1499,8 @@ begin
     where d.classid = 'pg_class'::regclass and not d.in_extension
       and (x.relation = d.objid or x.relation = pg_partition_root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
         or x.relation in (select agentundo._relatives(d.objid)) or d.objid in (select agentundo._ancestors(x.relation))
-        or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid))
+        or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid)
+        or agentundo._heirs_differ(x))
     union
     select x.id from agentundo._tracked x
     join agentundo._member mb on mb.tracked = x.id
@@ -1527,8 +1551,15 @@ exception when others then
 end
 $body$;
 
+-- Has a table that inherited from this one gone?
+create or replace function agentundo._heirs_differ(t agentundo._tracked) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select t.active and t.kind = 'inherited' and exists (select from agentundo._member m where m.tracked = t.id and m.shape <> agentundo._shape(m.relation))
+$body$;
+
 create or replace function agentundo._on_drop() returns event_trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$
 declare
   t record;
@@ -1538,6 +1569,21 @@ begin
       on d.classid = 'pg_class'::regclass and d.objid = x.relation and d.objsubid = 0
   loop
     perform agentundo._sync(t.id);
+  end loop;
+  -- Columns that went along with something else, and tables that others inherit from: ALTER TABLE is followed above.
+  for t in
+    select distinct x.id
+    from agentundo._tracked x cross join pg_event_trigger_dropped_objects() d
+    where tg_tag <> 'ALTER TABLE' and x.active and d.classid = 'pg_class'::regclass and not agentundo._is_copy()
+      and (d.objsubid > 0 and exists (select from agentundo._member m where m.tracked = x.id and m.relation = d.objid)
+        or d.object_type = 'table' and agentundo._heirs_differ(x))
+  loop
+    begin
+      perform agentundo._sync(t.id);
+    exception when others then
+      raise warning 'agentundo: could not follow this change: %', sqlerrm
+        using hint = 'Tagged writes to the table are refused until "select agentundo.sync()" succeeds.';
+    end;
   end loop;
   -- A history table dropped by hand: sessions that have captured before must look again.
   for t in
@@ -1664,7 +1710,16 @@ $body$
 declare
   relation regclass;
   rule text := agentundo._remember_schema(schema, capture);
+  owner name;
 begin
+  -- Tables made later are tracked with the rights of whoever makes them: the schema's owner, or the caller.
+  for owner in
+    select r.rolname from pg_catalog.pg_roles r
+    where (r.oid = (select n.nspowner from pg_catalog.pg_namespace n where n.oid = schema) or r.rolname = current_user)
+      and agentundo._deputy_of(r.oid) is null and pg_catalog.pg_has_role(current_user, r.oid, 'member')
+  loop
+    perform agentundo._deputize_owner(owner);
+  end loop;
   for relation in
     select c.oid::regclass from pg_catalog.pg_class c
     where c.relnamespace = schema and c.relkind in ('r', 'p') and not c.relispartition
@@ -1866,7 +1921,10 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set quot
 $body$
 begin
   if exists (select from agentundo._member m where m.relation = _belongs.relation and m.id = member) then
-    if agentundo._is_copy() then  -- our sequences may be behind what was copied
+    if agentundo._is_copy() then
+      if tag is null then
+        return false;  -- perhaps it is only being restored; check() says that sync() is due
+      end if;
       perform agentundo._lift_sequences();
     end if;
     return true;
@@ -2131,7 +2189,7 @@ declare
   relkind "char" := (select c.relkind from pg_class c where c.oid = m.relation);
   owner name := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = m.relation);
   guest constant boolean := owner <> current_user and not has_schema_privilege(owner, 'agentundo', 'usage');
-  lent text[] := array[capture_function, '_capture_truncate', '_unknown_partition'];
+  lent text[] := array[capture_function, '_capture_truncate'];
   one text;
   missing text[] := array[]::text[];
   wanted text[] := array[]::text[];
@@ -2164,7 +2222,7 @@ begin
   -- The owner's deputy names the functions when it creates the triggers: lent for as long as that takes, or the
   -- owner could hang them on tables of any shape. Two migrations at once would stumble over the catalog.
   if missing <> array[]::text[] then
-    perform pg_advisory_xact_lock(hashtext('agentundo grants'));
+    perform agentundo._lock_grants();
     if owner <> current_user then
       foreach one in array lent loop
         execute format('grant execute on function agentundo.%I() to %I', one, owner);
@@ -3560,6 +3618,34 @@ begin
 end
 $body$;
 
+-- The statement for a table that is there: by whichever way, and beside it what history has lost of the set.
+create or replace function agentundo._net_sql(t agentundo._tracked, changes bigint[], straight boolean, begins bigint) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  return case
+      when not exists (select from agentundo._key(t.id)) then agentundo._net_keyless_sql(t)
+      when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
+      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins) end
+    || case when exists (select from agentundo._erased e where e.tracked = t.id) then $sql$
+        union all
+        select $9[4]::int, c.change, null, null, null, null, c.change, c.change,
+          'none', 'conflict', 'erased', null, null, null, min(case when c.operation = 'U' then 'moved' end), null
+        from agentundo._change c
+        join agentundo._erased e on e.tracked = $9[4]::int and e.change = coalesce(c.source, c.change)
+        where c.change = any ($6) and c.tracked = $9[4]::int
+        group by c.change$sql$ else '' end
+    || format($sql$
+        union all  -- images that were left out of a dump, or deleted by hand
+        select $9[4]::int, c.change, null, null, null, null, c.change, c.change,
+          'none', 'conflict', 'erased', null, null, null, null, '{"hint": "Its images are not in history: left out of a dump, or deleted there."}'
+        from agentundo._change c
+        where c.change = any ($6) and c.tracked = $9[4]::int and c.rows > 0
+          and not exists (select from %s h where h._change = coalesce(c.source, c.change))
+          and not exists (select from agentundo._erased e where e.tracked = c.tracked and e.change = coalesce(c.source, c.change))$sql$, t.history);
+end
+$body$;
+
 -- Per row: before, after, current, and whether anybody wrote since. Statuses are first ones: 'ok',
 -- 'done' and 'conflict' with the reasons that one row alone gives. Rows on which the set's changes
 -- cancel out are not reported. Places are counted from `first_place`.
@@ -3579,36 +3665,24 @@ begin
   select * into t from agentundo._tracked where id = tracked_id;
   straight := agentundo._is_straight(t, changes);
   gone := t.relation is null or not exists (select from pg_class where oid = t.relation and relkind in ('r', 'p'));
-  if gone then
-    -- Dropped since, or made something else: nothing to compare with, and nothing can be put back.
-    statement := format($sql$
-      select $9[4]::int, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
-        'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
-        jsonb_build_object('hint', %L, 'rows', c.rows)
-      from agentundo._change c where c.change = any ($6) and c.tracked = $9[4]::int$sql$, format('Table %s is gone.', t.name));
-  else
+  if not gone then
     perform agentundo._require_rights(array[tracked_id]);
-    begins := case when not straight then agentundo._journal_begins(t, changes) end;
-    statement := case
-      when not exists (select from agentundo._key(tracked_id)) then agentundo._net_keyless_sql(t)
-      when straight then agentundo._net_straight_sql(t, changes, agentundo._lookup_sql(t, changes))
-      else agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins) end;
-    if exists (select from agentundo._erased e where e.tracked = tracked_id) then
-      statement := format($sql$
-        select * from (%s) net
-        union all
-        select $9[4]::int, c.change, null, null, null, null, c.change, c.change,
-          'none', 'conflict', 'erased', null, null, null, min(case when c.operation = 'U' then 'moved' end), null
-        from agentundo._change c
-        join agentundo._erased e on e.tracked = $9[4]::int and e.change = coalesce(c.source, c.change)
-        where c.change = any ($6) and c.tracked = $9[4]::int
-        group by c.change$sql$, statement);
-    end if;
   end if;
   loop
+    if gone then
+      -- Dropped since, or made something else: nothing to compare with, and nothing can be put back.
+      statement := format($sql$
+        select $9[4]::int, c.change, null::oid, null::tid, null::tid, null::tid, c.change, c.change,
+          'none', 'conflict', 'schema_changed', null, null::text[], null::jsonb, null,
+          jsonb_build_object('hint', %L, 'rows', c.rows)
+        from agentundo._change c where c.change = any ($6) and c.tracked = $9[4]::int$sql$, format('Table %s is gone.', t.name));
+    else
+      begins := case when not straight then agentundo._journal_begins(t, changes) end;
+      statement := agentundo._net_sql(t, changes, straight, begins);
+    end if;
     -- The planner takes the steps of a chain for a few rows each. Where they are many, one loop inside another
     -- would never end.
-    if not straight and (select sum(c.rows) from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id) > 500 then
+    if not straight and (select sum(c.rows) from agentundo._change c where c.change = any (changes) and c.tracked = tracked_id) > 200 then
       perform set_config('enable_nestloop', 'off', true);
     end if;
     -- The table is named before its history, as everybody locks them who changes either.
@@ -3624,10 +3698,8 @@ begin
     if decisions is null then
       perform agentundo._require_workers();
     end if;
-    exit when not straight or agentundo._stayed_straight(t, changes, decisions);
+    exit when not straight or gone or agentundo._stayed_straight(t, changes, decisions);
     straight := false;
-    begins := agentundo._journal_begins(t, changes);
-    statement := agentundo._net_keyed_sql(t, agentundo._lookup_sql(t, changes), begins);
   end loop;
   return decisions;
 end
@@ -3718,6 +3790,19 @@ $body$
      where c.since_change > 0))
 $body$;
 
+-- The names of the columns that are to blame, as text of an expression.
+create or replace function agentundo._retyped_columns(tracked_id int, change text, before_change text) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select format('array_remove(array[%s]::text[], null)', string_agg(format('case when least(%s, %s) <= %s then %L end', change, before_change, c.until_change, c.name), ', ' order by c.attnum))
+  from (
+    select new.attnum, new.name, max(old.until_change) as until_change
+    from agentundo._columns(tracked_id) old
+    join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
+    where old.until_change is not null and not agentundo._widens(old.type, new.type)
+    group by new.attnum, new.name) c
+$body$;
+
 -- Has the storage of the row r been rewritten since a change? All of its rows have another xmin then. A change
 -- knows the storage of its table; that of partitions is noted by sync().
 create or replace function agentundo._rewritten_sql(t agentundo._tracked, change text) returns text
@@ -3741,7 +3826,7 @@ $body$
     case when torn or %1$s then 'schema_changed'
       when segments > 1 and (first_status = 'ok' or nothing) then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
-    null::text[], null::jsonb,
+    case when %1$s then %2$s end, null::jsonb,
     case when moved then 'moved' end,
     nullif(coalesce(case when segments > 1 then jsonb_build_object('segments', segments, 'last_segment', case when nothing then 'nothing' else first_status end, 'at', at) end, '{}')
       || case when steps is null then '{}' else jsonb_build_object('steps', steps) end
@@ -3761,11 +3846,12 @@ $body$
         when cur is null then case when gone_since then 'row_deleted' end
         else 'row_exists' end as first_reason
     from judged
-  ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'))
+  ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'), agentundo._retyped_columns(t.id, 'change', 'before_change'))
 $body$;
 
 -- The keys that others, who stand, have deleted since: if such a row is absent now they have meant it to be, and
--- it is not ours to bring back. A CTE that is left open for more conditions.
+-- it is not ours to bring back. Where people are not captured, any write of others to an absent row tells of such a
+-- deletion. A CTE that is left open for more conditions.
 create or replace function agentundo._deleted_since_sql(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -3775,9 +3861,10 @@ $body$
     from agentundo._change f
     join {{history}} h on h._change = coalesce(f.source, f.change)
     where f.tracked = $9[4]::int and f.change > (select min(change) from change)
-      and f.operation in ('D', 'T') and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
+      {{deleting}} and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
       and exists (select from net where after is null and {{of_net}})$sql$,
-    jsonb_build_object('history', agentundo._history(t), 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f')))
+    jsonb_build_object('history', agentundo._history(t), 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f'),
+      'deleting', case t.capture when 'all' then 'and f.operation in (''D'', ''T'')' else '' end))
 $body$;
 
 -- The straight way, see _is_straight(): one image before, one after, the row now.
@@ -3787,7 +3874,7 @@ $body$
 declare
   c agentundo._change;
   others constant boolean := exists (
-    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and f.operation in ('D', 'T') and not f.void
+    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and (f.operation in ('D', 'T') or t.capture = 'agent') and not f.void
     where s.tracked = t.id and s.change = any (changes) and s.operation <> 'I');
 begin
   select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);
@@ -4516,19 +4603,19 @@ $body$
     from said group by says),
   candidate as (
     select y.says, r.tableoid as part, r.ctid as cur,
-      r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) or y.after_change <= $9[1]
-        or r.xmin::text::bigint in (%6$s)
-        or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as untouched
+      y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as by_value,
+      r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) 
+        or r.xmin::text::bigint in (%6$s) as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
     where y.surplus > 0),
   placed as (
-    select *, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
+    select says, part, cur, by_value, untouched or by_value as untouched, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
   select $9[4]::int, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
     case when p.cur is null then 'none' else 'delete' end,
     case when p.cur is null and n.place > y.surplus - y.gone then 'done' when p.cur is null or not p.untouched or %8$s then 'conflict' else 'ok' end,
     case when p.cur is null then case when n.place <= y.surplus - y.gone then case when %8$s then 'schema_changed' else 'row_changed' end end
       when %8$s then 'schema_changed' when not p.untouched then 'row_rewritten' end,
-    case when y.after_change <= $9[1] then 'value' else 'version' end, null::text[], null::jsonb, case when y.moved then 'moved' end, null::jsonb
+    case when coalesce(p.by_value, y.after_change <= $9[1]) then 'value' else 'version' end, null::text[], null::jsonb, case when y.moved then 'moved' end, null::jsonb
   from tally y cross join lateral generate_series(1, y.surplus) n (place)
   left join placed p on p.says = y.says and p.place = n.place
   where y.surplus > 0
@@ -5051,7 +5138,7 @@ begin
     there.unit := 'moved ' || there.tracked;
     -- Of a row that nobody can tell apart and that is gone from its new key, the old one must not come back.
     if there.status = 'done' and there.cur is null and there.after is not null
-      and exists (select from unnest(d) x where x.tracked = there.tracked and x.change = there.change and x.unit like 'moved%' and x.action = 'insert'
+      and exists (select from unnest(d) x where x.tracked = there.tracked and x.unit like 'moved%' and x.action = 'insert'
                   and not exists (select from unnest(gone) g where g = x.place)) then
       there.status := 'conflict';
       there.reason := 'row_deleted';
@@ -5075,7 +5162,7 @@ declare
   x agentundo._decision;
   loops constant text := current_setting('enable_nestloop');
 begin
-  if cardinality(d) > 500 then
+  if cardinality(d) > 200 then
     perform set_config('enable_nestloop', 'off', true);  -- the planner takes them for a few
   end if;
   for t in
@@ -5195,7 +5282,7 @@ declare
   ours text; theirs text; captured text; deltas text; every text;
   loops constant text := current_setting('enable_nestloop');
 begin
-  if merge and (select count(*) from unnest(d) x where x.tracked = t.id and x.reason in ('row_changed', 'row_rewritten')) > 500 then
+  if merge and (select count(*) from unnest(d) x where x.tracked = t.id and x.reason in ('row_changed', 'row_rewritten')) > 200 then
     perform set_config('enable_nestloop', 'off', true);  -- the planner takes them for a few
   end if;
   select string_agg(format('case when %s::record operator(pg_catalog.*<>) %s::record then %L end',
@@ -5669,10 +5756,13 @@ declare
   loops constant text := current_setting('enable_nestloop');
 begin
   -- As in _net(): the planner takes a list of decisions for a few rows, and would read all of history for each.
-  if (select count(*) from unnest(d) x where x.status = 'conflict') > 500 then
+  if (select count(*) from unnest(d) x where x.status = 'conflict') > 200 then
     perform set_config('enable_nestloop', 'off', true);
   end if;
-  for t in select * from agentundo._tracked x where x.relation is not null and x.id in (select y.tracked from unnest(d) y where y.status = 'conflict') loop
+  for t in
+    select x.* from agentundo._tracked x join pg_class c on c.oid = x.relation and c.relkind in ('r', 'p')
+    where x.id in (select y.tracked from unnest(d) y where y.status = 'conflict')
+  loop
     -- the last writer of the row itself
     same_key := agentundo._same_key(t.id, 'h', 'k');
     select * into more from agentundo._look(agentundo._fill($sql$
@@ -5943,6 +6033,28 @@ begin
 end
 $body$;
 
+-- The decisions of a plan. Nothing is locked before it is looked at, so tables may be altered, and our functions
+-- replaced by an upgrade, between two looks: then it looks again, or asks for a new snapshot.
+create or replace function agentundo._foretold(ids text[], on_conflict text, merge boolean, scope text) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  more text[];
+begin
+  for attempt in 1..5 loop
+    begin
+      more := agentundo._extend(ids, on_conflict, merge, scope);
+      return agentundo._decide(more, agentundo._uncovered(more), on_conflict, merge);
+    exception when undefined_column or undefined_table or undefined_function or internal_error then
+      if sqlerrm like 'agentundo:%' or sqlstate = 'XX000' and sqlerrm not like 'cache lookup failed%' then
+        raise;
+      end if;
+    end;
+  end loop;
+  raise exception using errcode = '40001', message = 'agentundo: a table was altered while it was looked at', hint = 'Call it again.';
+end
+$body$;
+
 -- Decisions as people and programs read them: newest first, with values.
 create or replace function agentundo._show(d agentundo._decision[]) returns setof agentundo.plan_row
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -5986,7 +6098,7 @@ begin
   return query
     with shown as (
       select * from agentundo._look(array_to_string(sources, ' union all '), null, d) as s (place int, key jsonb, before jsonb, after jsonb, current jsonb))
-    select coalesce(i.step, c.step), c.invocation, coalesce(t.relation::text, t.name), s.key,
+    select coalesce(i.step, c.step), c.invocation, case when exists (select from pg_class p where p.oid = t.relation) then t.relation::text else t.name end, s.key,
       case when x.status in ('done', 'conflict') and x.action = 'none' then 'none' else x.action end, x.status, x.reason, x.columns,
       s.before, s.after, s.current,
       nullif(jsonb_strip_nulls(coalesce(x.detail, '{}') - 'writers' - 'at' - 'own' || jsonb_build_object('basis', coalesce(x.detail ->> 'basis', x.basis), 'delta', (
@@ -6008,8 +6120,7 @@ returns setof agentundo.plan_row language plpgsql stable security definer set se
 $body$
 begin
   perform agentundo._may_read(), agentundo._check_mode(on_conflict), agentundo._require_known(invocations, scope);
-  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
-  return query select * from agentundo._show(agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false)));
+  return query select * from agentundo._show(agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope));
 end
 $body$;
 comment on function agentundo.plan(text[], text, boolean, text) is
@@ -6747,6 +6858,19 @@ begin
 end
 $body$;
 
+-- What helps against conflicts of these kinds; nothing is offered that does not.
+create or replace function agentundo._ways_out(reasons text[]) returns text
+language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select 'See agentundo.plan(). Then revert with '
+    || case when 'row_changed' = any (reasons) then 'merge => true (puts back only the columns that nobody else changed), ' else '' end
+    || 'on_conflict => ''skip'' (leaves these rows)'
+    || case when reasons <@ '{schema_changed,constraint,erased,not_visible}' then ''
+         when reasons <@ '{unique_taken,has_dependents,missing_parent,schema_changed,constraint,erased,not_visible}' then ' or ''cascade'' (takes later agent work along)'
+         else ', ''cascade'' (takes later agent work along) or ''force''' end
+    || case when reasons && '{unique_taken,has_dependents,missing_parent,constraint}' then '; or change what stands in the way first.' else '.' end
+$body$;
+
 -- Conflicts as an error: what and where for people, the first 20 for programs. Keys and column names
 -- only, no other value: DETAIL is written to the server log.
 create or replace function agentundo._refuse(d agentundo._decision[], on_conflict text) returns void
@@ -6778,7 +6902,7 @@ begin
       case when total > 1 then ', and more' else '' end),
     case when on_conflict = 'force'
       then 'Even force does not break constraints. See agentundo.plan(); revert or change what stands in the way first.'
-      else 'See agentundo.plan(). Then revert with merge => true (puts back only the columns that nobody else changed), on_conflict => ''skip'' (leaves these rows), ''cascade'' (takes later agent work along) or ''force''.' end,
+      else agentundo._ways_out(array(select distinct x.reason from unnest(d) x where x.status = 'conflict')) end,
     jsonb_build_object('total', total, 'conflicts', listed));
 end
 $body$;
@@ -6847,7 +6971,7 @@ begin
   task.locked := agentundo._lock_invocations(wanted || ids);
   task.aim := agentundo._aim(ids, redo, on_conflict, merge, scope);
   if not task.aim <@ wanted then
-    raise exception using errcode = 'UNR01';
+    raise exception using errcode = 'UNR01', message = task.aim::text;
   end if;
   perform agentundo._unknown(ids[1]) from unnest(task.aim) u where redo and not agentundo._in_scope(u, agentundo._scope(scope));
   perform agentundo._require_known(ids || task.aim, scope);
@@ -6928,6 +7052,7 @@ declare
   patience interval := case when current_setting('lock_timeout') = '0' then interval '60 s' else current_setting('lock_timeout')::interval end;
   began timestamptz := clock_timestamp();
   replace int[] := array[]::int[];  -- the tables in which updates are deletes and inserts
+  stale int := 0;          -- how often something was altered while we looked
   twice boolean := false;  -- a constraint has spoken before, and the plan did not know
   old_snapshot constant boolean := current_setting('transaction_isolation') <> 'read committed';
   constraint_name text; table_name text; complaint text;
@@ -6939,7 +7064,7 @@ begin
   perform agentundo._refuse_force(on_conflict, reverted_by, reason);
   perform agentundo._require_revert(ids, scope, reverted_by);
   saved := array(select current_setting(c, true) from unnest(companions) with ordinality x (c, n) order by n);
-  wanted := agentundo._aim(ids, redo, on_conflict, merge, scope);
+  wanted := case when on_conflict = 'cascade' then ids else agentundo._aim(ids, redo, on_conflict, merge, scope) end;
   loop
     begin
       d := null;
@@ -6957,11 +7082,14 @@ begin
       exit;
     exception
       when sqlstate 'UNR01' then
-        wanted := wanted || agentundo._aim(ids, redo, on_conflict, merge, scope);
+        if sqlerrm like '{%' then
+          wanted := wanted || sqlerrm::text[];
+        end if;
         if clock_timestamp() > began + patience then
           raise exception using errcode = '55P03', message = 'agentundo: these invocations go on writing',
             hint = 'Let them end first; what they write after the revert would stay.';
         end if;
+        continue;
       when lock_not_available then
         -- The revert gives way and tries again.
         if clock_timestamp() > began + patience then
@@ -7002,10 +7130,14 @@ begin
       when data_exception or string_data_right_truncation or numeric_value_out_of_range or invalid_text_representation then
         get stacked diagnostics table_name = table_name, complaint = message_text;
         perform agentundo._broke('schema_changed', 'a former value does not fit its column any more', null, table_name);
-      when insufficient_privilege or undefined_table or undefined_function or raise_exception then
+      when insufficient_privilege or undefined_table or undefined_column or undefined_function or internal_error or raise_exception then
         get stacked diagnostics complaint = message_text;
-        if sqlstate = 'UN003' or complaint like 'agentundo:%' then
+        if sqlstate = 'UN003' or complaint like 'agentundo:%' or sqlstate = 'XX000' and complaint not like 'cache lookup failed%' then
           raise;
+        elsif sqlstate in ('42P01', '42703', '42883', 'XX000') and stale < 5 then
+          stale := stale + 1;  -- a table was altered, or agentundo upgraded, between two looks: look again
+          perform pg_sleep(0.01);
+          continue;
         end if;
         -- code of the user's that runs with our rights while rows are written: a constraint's, a trigger's
         raise exception using errcode = 'UN001', message = format('agentundo: the rows cannot be put back: %s',
@@ -7210,6 +7342,9 @@ begin
     perform agentundo._fail('22023', format('agentundo: there is no tier %L', left(tier, 40)), 'Use critical, high, medium or low.');
   end if;
   perform agentundo._refuse_claim(new_id, scope, actor, on_behalf_of);
+  if agentundo._agent() and role not in (session_user, agentundo._caller()) then
+    perform agentundo._fail('UN003', format('agentundo: an agent records its own calls, not those of %s', role), 'Leave role out.');
+  end if;
   loop
     new_step := case when step is null and run is not null then agentundo._next_step(run) else step end;
     insert into agentundo._invocation as i (id, run, step, scope, actor, on_behalf_of, role, tool, tier, model, status, recorded, input, meta)
@@ -7423,6 +7558,7 @@ declare
   worker name := agentundo._worker();
   sync_hint text;
   reason text;
+  emptied boolean;
 begin
   select * into t from agentundo._tracked x where x.id = tracked_id;
   sync_hint := format('Run "select agentundo.sync(%L)".', t.name);
@@ -7441,6 +7577,10 @@ begin
       from agentundo._column c
       where c.tracked = t.id and c.until_change is null
         and not exists (select from pg_attribute a where a.attrelid = t.history and a.attname = c.history_column and not a.attisdropped);
+    execute format('select not exists (select from %s) and exists (select from agentundo._change c where c.tracked = $1 and c.rows > 0)', t.history) into emptied using t.id;
+    return query
+      select 'error', t.name, 'its history is empty, though changes of it are known: none of them can be undone',
+        'A dump without the data of agentundo_history leaves it so. Restore a whole one, or begin anew with untrack(…, false) and track().' where emptied;
   end if;
 
   reason := agentundo._why_not_trackable(t.relation);
@@ -7829,7 +7969,7 @@ do $body$
 declare
   -- What tag() and track() call with the caller's own rights.
   for_tag text[] := array['tag', 'version', '_check_id', '_step', '_note_baseline'];
-  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputy', '_create_deputy', '_admit', '_why_not_trackable',
+  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputize_owner', '_deputy', '_deputy_of', '_lock_grants', '_create_deputy', '_admit', '_why_not_trackable',
                             '_remember_schema', '_kept_mode', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
   for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
   for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version', 'row_writer', 'effects_of'];
@@ -7862,6 +8002,8 @@ begin
         granted.marker);
     end if;
   end loop;
+  -- Whoever makes a partition makes the sentinel's copy on it (08_capture.sql). All that it can do is refuse tagged writes.
+  grant execute on function agentundo._unknown_partition() to public;
   -- Functions of triggers are lent for the moment in which a trigger is made, no longer.
   for granted in
     select p.oid::regprocedure as function, a.grantee::regrole as guest
