@@ -95,8 +95,9 @@ create table agentundo._column (
 create table agentundo._label (
   tracked      int not null references agentundo._tracked on delete cascade,
   attnum       smallint not null,
+  enum         bigint not null,                   -- the type's number: in another one places mean something else
   label        text not null,
-  sortorder    real not null,
+  sortorder    real not null,                     -- NaN: the type that came in its place has no such label
   since_change bigint not null default 0,
   until_change bigint,                            -- set when it was renamed
   primary key (tracked, attnum, label, since_change)

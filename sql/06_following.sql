@@ -6,7 +6,8 @@
 -- because of us. Event triggers call it where they exist; where not, sync() does (07_tracking.sql).
 
 -- Notes what the labels of enum columns are called. A label with another name at the same place in the
--- order was renamed; after a logical copy, which numbers the places anew, they are matched by name once.
+-- order was renamed; after a logical copy, which numbers the places anew, they are matched by name once, and
+-- so they are when the column was given another type.
 create or replace function agentundo._sync_labels(tracked_id int, copied boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -14,13 +15,24 @@ declare
   number bigint := agentundo._last_change();
 begin
   if copied then
-    update agentundo._label l set sortorder = e.enumsortorder
+    update agentundo._label l set sortorder = e.enumsortorder, enum = e.enumtypid::bigint
       from agentundo._tracked t, pg_attribute a, pg_enum e
      where t.id = tracked_id and l.tracked = t.id and l.until_change is null
        and a.attrelid = t.relation and a.attnum = l.attnum and e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label;
   end if;
+  with place as (
+    select l.attnum, l.sortorder as former, p.enum, (select e.enumsortorder from pg_enum e where e.enumtypid = p.enum and e.enumlabel = l.label) as sortorder
+    from agentundo._label l
+    join agentundo._tracked t on t.id = l.tracked
+    join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
+    cross join lateral (select agentundo._enum(a.atttypid) as enum) p
+    where t.id = tracked_id and l.until_change is null and l.enum <> p.enum::bigint)
+  update agentundo._label l set enum = p.enum::bigint, sortorder = coalesce(p.sortorder, 'NaN'),
+      until_change = case when p.sortorder is null then coalesce(l.until_change, number) else l.until_change end
+    from place p
+   where l.tracked = tracked_id and l.attnum = p.attnum and l.sortorder = p.former and l.enum <> p.enum::bigint;
   with present as (
-    select a.attnum, e.enumlabel::text as label, e.enumsortorder as sortorder
+    select a.attnum, e.enumtypid::bigint as enum, e.enumlabel::text as label, e.enumsortorder as sortorder
     from agentundo._tracked t
     join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped
     join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid)
@@ -30,8 +42,8 @@ begin
      where l.tracked = tracked_id and l.until_change is null
        and exists (select from present p where p.attnum = l.attnum and p.sortorder = l.sortorder and p.label <> l.label)
     returning l.attnum, l.sortorder)
-  insert into agentundo._label (tracked, attnum, label, sortorder, since_change)
-    select tracked_id, p.attnum, p.label, p.sortorder,
+  insert into agentundo._label (tracked, attnum, enum, label, sortorder, since_change)
+    select tracked_id, p.attnum, p.enum, p.label, p.sortorder,
       case when exists (select from closed c where c.attnum = p.attnum and c.sortorder = p.sortorder) then number else 0 end
     from present p
     where not exists (
@@ -350,6 +362,9 @@ $body$
 declare
   t record;
 begin
+  if agentundo._setting('agentundo.internal') is not null then
+    return;  -- an upgrade makes our functions anew
+  end if;
   for t in
     select x.id from agentundo._tracked x join pg_event_trigger_dropped_objects() d
       on d.classid = 'pg_class'::regclass and d.objid = x.relation and d.objsubid = 0

@@ -53,6 +53,9 @@ begin
     values (_track.relation, agentundo._name(_track.relation), 'plain', coalesce(_track.capture, 'agent'), 'agentundo._change'::regclass, '{}')
     returning * into t;
     history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id);
+    while to_regclass(history_table) is not null loop  -- left over from a dump without our own rows
+      history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id || '_' || left(gen_random_uuid()::text, 8));
+    end loop;
     execute format('create table %s (_change bigint not null, _image "char" not null)', history_table);
     execute format('create index on %s (_change)', history_table);
     execute format('alter table %s replica identity full', history_table);

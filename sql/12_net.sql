@@ -314,6 +314,18 @@ $body$
     else format('%I.filenode <> pg_relation_filenode(r.tableoid)', change) end
 $body$;
 
+-- A condition that is true for rows whose image `before` has labels that the enum of their column lacks today.
+create or replace function agentundo._unlabelled(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(format('exists (select from %s h where h.ctid = before and (', t.history) || string_agg(format(
+      'exists (select from unnest(array[]::text[] || %s) label where label is not null and not exists (select from pg_enum e where e.enumtypid = %s::oid and e.enumlabel = label))',
+      i.value, agentundo._enum(i.type_now)::oid), ' or ') || '))', 'false')
+  from agentundo._image_columns(t.id, 'h', 'before_change') i
+  where agentundo._enum(i.type_now) is not null
+    and exists (select from agentundo._label l where l.tracked = t.id and l.attnum = i.attnum and l.sortorder = 'NaN')
+$body$;
+
 -- What the looks at each row come to. They stand in `judged`, whichever way they were taken.
 create or replace function agentundo._verdict_sql(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -322,9 +334,9 @@ $body$
   select $9[4]::int, change, part, cur, before, after,
     case when before is not null then before_change end, case when after is not null then after_change end,
     case when overtaken or nothing or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
-    case when torn or %1$s then 'conflict'
+    case when torn or %1$s or %3$s then 'conflict'
       when segments > 1 and (first_status = 'ok' or nothing) then 'conflict' else first_status end,
-    case when torn or %1$s then 'schema_changed'
+    case when torn or %1$s or %3$s then 'schema_changed'
       when segments > 1 and (first_status = 'ok' or nothing) then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
     case when %1$s then %2$s end, null::jsonb,
@@ -347,7 +359,7 @@ $body$
         when cur is null then case when gone_since then 'row_deleted' end
         else 'row_exists' end as first_reason
     from judged
-  ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'), agentundo._retyped_columns(t.id, 'change', 'before_change'))
+  ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'), agentundo._retyped_columns(t.id, 'change', 'before_change'), agentundo._unlabelled(t))
 $body$;
 
 -- The keys that others, who stand, have deleted since: if such a row is absent now they have meant it to be, and

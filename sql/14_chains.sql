@@ -375,11 +375,16 @@ $body$
     select y.says, r.tableoid as part, r.ctid as cur,
       y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as by_value,
       r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) 
-        or r.xmin::text::bigint in (%6$s) as untouched
+        or r.xmin::text::bigint in (%6$s)
+        or y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s)
+          and not exists (   -- versions are lost: has anybody captured left such a row since?
+            select from agentundo._change f join %1$s g on g._change = coalesce(f.source, f.change) and (g._image = 'N') <> f.inverted
+            where f.tracked = $9[4]::int and f.change > y.after_change and f.change <> all ($6) and f.change <> all ($7) and %10$s
+              and %11$s operator(pg_catalog.*=) %5$s) as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
     where y.surplus > 0),
   placed as (
-    select says, part, cur, by_value, untouched or by_value as untouched, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
+    select says, part, cur, by_value, untouched, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
   select $9[4]::int, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
     case when p.cur is null then 'none' else 'delete' end,
     case when p.cur is null and n.place > y.surplus - y.gone then 'done' when p.cur is null or not p.untouched or %8$s then 'conflict' else 'ok' end,
@@ -397,5 +402,6 @@ $body$
     t.history, agentundo._image_row(t.id, 'h', 'e.change'),
     agentundo._from(t),
     agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql(),
-    agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), agentundo._retyped(t.id, 'y.before_change', 'y.before_change'))
+    agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), agentundo._retyped(t.id, 'y.before_change', 'y.before_change'),
+    agentundo._stranger_sql('f'), agentundo._image_row(t.id, 'g', 'f.change'))
 $body$;

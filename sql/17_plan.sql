@@ -453,25 +453,12 @@ begin
 end
 $body$;
 
--- The decisions of a plan. Nothing is locked before it is looked at, so tables may be altered, and our functions
--- replaced by an upgrade, between two looks: then it looks again, or asks for a new snapshot.
 create or replace function agentundo._foretold(ids text[], on_conflict text, merge boolean, scope text) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-declare
-  more text[];
 begin
-  for attempt in 1..5 loop
-    begin
-      more := agentundo._extend(ids, on_conflict, merge, scope);
-      return agentundo._decide(more, agentundo._uncovered(more), on_conflict, merge);
-    exception when undefined_column or undefined_table or undefined_function or internal_error then
-      if sqlerrm like 'agentundo:%' or sqlstate = 'XX000' and sqlerrm not like 'cache lookup failed%' then
-        raise;
-      end if;
-    end;
-  end loop;
-  raise exception using errcode = '40001', message = 'agentundo: a table was altered while it was looked at', hint = 'Call it again.';
+  ids := agentundo._extend(ids, on_conflict, merge, scope);
+  return agentundo._decide(ids, agentundo._uncovered(ids), on_conflict, merge);
 end
 $body$;
 
@@ -534,13 +521,37 @@ $body$;
 
 -- Public ------------------------------------------------------------------------------------------------
 
-create or replace function agentundo.plan(
-  invocations text[], on_conflict text default 'abort', merge boolean default false, scope text default null)
-returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+-- Nothing is locked before it is looked at: tables may be altered, and our functions replaced by an upgrade, between
+-- two looks. Then it looks again, with a new snapshot: therefore these functions are volatile, although they only read.
+create or replace function agentundo._look_again(tries int, code text, complaint text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
+  if complaint like 'agentundo:%' or code = 'XX000' and complaint not like 'cache lookup failed%' then
+    raise exception using errcode = code, message = complaint;
+  elsif tries > 5 then
+    raise exception using errcode = '40001', message = 'agentundo: a table was altered while it was looked at', hint = 'Call it again, in a new transaction.';
+  end if;
+end
+$body$;
+
+create or replace function agentundo.plan(
+  invocations text[], on_conflict text default 'abort', merge boolean default false, scope text default null)
+returns setof agentundo.plan_row language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  tries int := 0;
+begin
   perform agentundo._may_read(), agentundo._check_mode(on_conflict), agentundo._require_known(invocations, scope);
-  return query select * from agentundo._show(agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope));
+  loop
+    begin
+      return query select * from agentundo._show(agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope));
+      return;
+    exception when undefined_column or undefined_table or undefined_function or internal_error then
+      tries := tries + 1;
+      perform agentundo._look_again(tries, sqlstate, sqlerrm);
+    end;
+  end loop;
 end
 $body$;
 comment on function agentundo.plan(text[], text, boolean, text) is
@@ -548,7 +559,7 @@ comment on function agentundo.plan(text[], text, boolean, text) is
 
 create or replace function agentundo.plan(
   invocation text, on_conflict text default 'abort', merge boolean default false, scope text default null)
-returns setof agentundo.plan_row language sql stable as
+returns setof agentundo.plan_row language sql as
 $body$ select * from agentundo.plan(array[invocation], on_conflict, merge, scope) $body$;
 comment on function agentundo.plan(text, text, boolean, text) is
   'What revert() with the same arguments would do to each row, and what stands in its way. Reads only; works in READ ONLY and on a hot standby.';
@@ -586,7 +597,7 @@ $body$;
 
 create or replace function agentundo.plan_run(
   run text, from_step int default 1, on_conflict text default 'abort', merge boolean default false, scope text default null)
-returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+returns setof agentundo.plan_row language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   return query select * from agentundo.plan(agentundo._members(run, from_step, scope), on_conflict, merge, scope);
@@ -597,14 +608,22 @@ comment on function agentundo.plan_run(text, int, text, boolean, text) is
 
 create or replace function agentundo.plan_summary(
   invocations text[], on_conflict text default 'abort', merge boolean default false, scope text default null)
-returns setof agentundo.plan_count language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+returns setof agentundo.plan_count language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   d agentundo._decision[];
+  tries int := 0;
 begin
   perform agentundo._may_read(), agentundo._check_mode(on_conflict), agentundo._require_known(invocations, scope);
-  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
-  d := agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false));
+  loop
+    begin
+      d := agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope);
+      exit;
+    exception when undefined_column or undefined_table or undefined_function or internal_error then
+      tries := tries + 1;
+      perform agentundo._look_again(tries, sqlstate, sqlerrm);
+    end;
+  end loop;
   return query
     with first_few as (
       select array_agg(x.x order by (x.x).place) as few

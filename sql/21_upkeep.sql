@@ -93,6 +93,17 @@ begin
         'A dump without the data of agentundo_history leaves it so. Restore a whole one, or begin anew with untrack(…, false) and track().' where emptied;
   end if;
 
+  return query
+    select 'warning', t.name, format('its history is published by %s, and subscribers cannot find its rows: column %s has no equality', string_agg(distinct p.pubname::text, ', '), min(c.name::text)),
+      'A purge would stop the subscription. Publish your tables by name, without the schema agentundo_history.'
+    from pg_publication_tables p
+    join agentundo._column c on c.tracked = t.id
+    join pg_type y on y.oid = to_regtype(c.type) and y.typcategory <> 'A' and y.typtype = 'b' and not exists (
+      select from pg_opclass o join pg_am m on m.oid = o.opcmethod and m.amname in ('btree', 'hash')
+      where o.opcdefault and (o.opcintype = y.oid or exists (select from pg_cast k where k.castsource = y.oid and k.casttarget = o.opcintype and k.castmethod = 'b' and k.castcontext = 'i')))
+    where p.schemaname = 'agentundo_history' and to_regclass(format('agentundo_history.%I', p.tablename)) = t.history
+    having count(*) > 0;
+
   reason := agentundo._why_not_trackable(t.relation);
   if reason is not null then
     return query select 'error', t.name, 'it could not be tracked any more: ' || reason, 'Undo that, or untrack the table.';

@@ -263,8 +263,9 @@ create table agentundo._column (
 create table agentundo._label (
   tracked      int not null references agentundo._tracked on delete cascade,
   attnum       smallint not null,
+  enum         bigint not null,                   -- the type's number: in another one places mean something else
   label        text not null,
-  sortorder    real not null,
+  sortorder    real not null,                     -- NaN: the type that came in its place has no such label
   since_change bigint not null default 0,
   until_change bigint,                            -- set when it was renamed
   primary key (tracked, attnum, label, since_change)
@@ -1220,7 +1221,8 @@ $body$;
 -- because of us. Event triggers call it where they exist; where not, sync() does (07_tracking.sql).
 
 -- Notes what the labels of enum columns are called. A label with another name at the same place in the
--- order was renamed; after a logical copy, which numbers the places anew, they are matched by name once.
+-- order was renamed; after a logical copy, which numbers the places anew, they are matched by name once, and
+-- so they are when the column was given another type.
 create or replace function agentundo._sync_labels(tracked_id int, copied boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -1228,13 +1230,24 @@ declare
   number bigint := agentundo._last_change();
 begin
   if copied then
-    update agentundo._label l set sortorder = e.enumsortorder
+    update agentundo._label l set sortorder = e.enumsortorder, enum = e.enumtypid::bigint
       from agentundo._tracked t, pg_attribute a, pg_enum e
      where t.id = tracked_id and l.tracked = t.id and l.until_change is null
        and a.attrelid = t.relation and a.attnum = l.attnum and e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label;
   end if;
+  with place as (
+    select l.attnum, l.sortorder as former, p.enum, (select e.enumsortorder from pg_enum e where e.enumtypid = p.enum and e.enumlabel = l.label) as sortorder
+    from agentundo._label l
+    join agentundo._tracked t on t.id = l.tracked
+    join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
+    cross join lateral (select agentundo._enum(a.atttypid) as enum) p
+    where t.id = tracked_id and l.until_change is null and l.enum <> p.enum::bigint)
+  update agentundo._label l set enum = p.enum::bigint, sortorder = coalesce(p.sortorder, 'NaN'),
+      until_change = case when p.sortorder is null then coalesce(l.until_change, number) else l.until_change end
+    from place p
+   where l.tracked = tracked_id and l.attnum = p.attnum and l.sortorder = p.former and l.enum <> p.enum::bigint;
   with present as (
-    select a.attnum, e.enumlabel::text as label, e.enumsortorder as sortorder
+    select a.attnum, e.enumtypid::bigint as enum, e.enumlabel::text as label, e.enumsortorder as sortorder
     from agentundo._tracked t
     join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped
     join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid)
@@ -1244,8 +1257,8 @@ begin
      where l.tracked = tracked_id and l.until_change is null
        and exists (select from present p where p.attnum = l.attnum and p.sortorder = l.sortorder and p.label <> l.label)
     returning l.attnum, l.sortorder)
-  insert into agentundo._label (tracked, attnum, label, sortorder, since_change)
-    select tracked_id, p.attnum, p.label, p.sortorder,
+  insert into agentundo._label (tracked, attnum, enum, label, sortorder, since_change)
+    select tracked_id, p.attnum, p.enum, p.label, p.sortorder,
       case when exists (select from closed c where c.attnum = p.attnum and c.sortorder = p.sortorder) then number else 0 end
     from present p
     where not exists (
@@ -1564,6 +1577,9 @@ $body$
 declare
   t record;
 begin
+  if agentundo._setting('agentundo.internal') is not null then
+    return;  -- an upgrade makes our functions anew
+  end if;
   for t in
     select x.id from agentundo._tracked x join pg_event_trigger_dropped_objects() d
       on d.classid = 'pg_class'::regclass and d.objid = x.relation and d.objsubid = 0
@@ -1653,6 +1669,9 @@ begin
     values (_track.relation, agentundo._name(_track.relation), 'plain', coalesce(_track.capture, 'agent'), 'agentundo._change'::regclass, '{}')
     returning * into t;
     history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id);
+    while to_regclass(history_table) is not null loop  -- left over from a dump without our own rows
+      history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id || '_' || left(gen_random_uuid()::text, 8));
+    end loop;
     execute format('create table %s (_change bigint not null, _image "char" not null)', history_table);
     execute format('create index on %s (_change)', history_table);
     execute format('alter table %s replica identity full', history_table);
@@ -3813,6 +3832,18 @@ $body$
     else format('%I.filenode <> pg_relation_filenode(r.tableoid)', change) end
 $body$;
 
+-- A condition that is true for rows whose image `before` has labels that the enum of their column lacks today.
+create or replace function agentundo._unlabelled(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select coalesce(format('exists (select from %s h where h.ctid = before and (', t.history) || string_agg(format(
+      'exists (select from unnest(array[]::text[] || %s) label where label is not null and not exists (select from pg_enum e where e.enumtypid = %s::oid and e.enumlabel = label))',
+      i.value, agentundo._enum(i.type_now)::oid), ' or ') || '))', 'false')
+  from agentundo._image_columns(t.id, 'h', 'before_change') i
+  where agentundo._enum(i.type_now) is not null
+    and exists (select from agentundo._label l where l.tracked = t.id and l.attnum = i.attnum and l.sortorder = 'NaN')
+$body$;
+
 -- What the looks at each row come to. They stand in `judged`, whichever way they were taken.
 create or replace function agentundo._verdict_sql(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -3821,9 +3852,9 @@ $body$
   select $9[4]::int, change, part, cur, before, after,
     case when before is not null then before_change end, case when after is not null then after_change end,
     case when overtaken or nothing or before is null and (after is null or cur is null) then 'none' when before is null then 'delete' when cur is null then 'insert' else 'update' end,
-    case when torn or %1$s then 'conflict'
+    case when torn or %1$s or %3$s then 'conflict'
       when segments > 1 and (first_status = 'ok' or nothing) then 'conflict' else first_status end,
-    case when torn or %1$s then 'schema_changed'
+    case when torn or %1$s or %3$s then 'schema_changed'
       when segments > 1 and (first_status = 'ok' or nothing) then 'row_changed' else first_reason end,
     case when by_value then 'value' else 'version' end,
     case when %1$s then %2$s end, null::jsonb,
@@ -3846,7 +3877,7 @@ $body$
         when cur is null then case when gone_since then 'row_deleted' end
         else 'row_exists' end as first_reason
     from judged
-  ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'), agentundo._retyped_columns(t.id, 'change', 'before_change'))
+  ) judged$sql$, agentundo._retyped(t.id, 'change', 'before_change'), agentundo._retyped_columns(t.id, 'change', 'before_change'), agentundo._unlabelled(t))
 $body$;
 
 -- The keys that others, who stand, have deleted since: if such a row is absent now they have meant it to be, and
@@ -4605,11 +4636,16 @@ $body$
     select y.says, r.tableoid as part, r.ctid as cur,
       y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as by_value,
       r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) 
-        or r.xmin::text::bigint in (%6$s) as untouched
+        or r.xmin::text::bigint in (%6$s)
+        or y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s)
+          and not exists (   -- versions are lost: has anybody captured left such a row since?
+            select from agentundo._change f join %1$s g on g._change = coalesce(f.source, f.change) and (g._image = 'N') <> f.inverted
+            where f.tracked = $9[4]::int and f.change > y.after_change and f.change <> all ($6) and f.change <> all ($7) and %10$s
+              and %11$s operator(pg_catalog.*=) %5$s) as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
     where y.surplus > 0),
   placed as (
-    select says, part, cur, by_value, untouched or by_value as untouched, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
+    select says, part, cur, by_value, untouched, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
   select $9[4]::int, y.change, p.part, p.cur, null::tid, y.after, null::bigint, y.after_change,
     case when p.cur is null then 'none' else 'delete' end,
     case when p.cur is null and n.place > y.surplus - y.gone then 'done' when p.cur is null or not p.untouched or %8$s then 'conflict' else 'ok' end,
@@ -4627,7 +4663,8 @@ $body$
     t.history, agentundo._image_row(t.id, 'h', 'e.change'),
     agentundo._from(t),
     agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql(),
-    agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), agentundo._retyped(t.id, 'y.before_change', 'y.before_change'))
+    agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), agentundo._retyped(t.id, 'y.before_change', 'y.before_change'),
+    agentundo._stranger_sql('f'), agentundo._image_row(t.id, 'g', 'f.change'))
 $body$;
 
 -- ==== 15_obstacles.sql ====
@@ -6033,25 +6070,12 @@ begin
 end
 $body$;
 
--- The decisions of a plan. Nothing is locked before it is looked at, so tables may be altered, and our functions
--- replaced by an upgrade, between two looks: then it looks again, or asks for a new snapshot.
 create or replace function agentundo._foretold(ids text[], on_conflict text, merge boolean, scope text) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
-declare
-  more text[];
 begin
-  for attempt in 1..5 loop
-    begin
-      more := agentundo._extend(ids, on_conflict, merge, scope);
-      return agentundo._decide(more, agentundo._uncovered(more), on_conflict, merge);
-    exception when undefined_column or undefined_table or undefined_function or internal_error then
-      if sqlerrm like 'agentundo:%' or sqlstate = 'XX000' and sqlerrm not like 'cache lookup failed%' then
-        raise;
-      end if;
-    end;
-  end loop;
-  raise exception using errcode = '40001', message = 'agentundo: a table was altered while it was looked at', hint = 'Call it again.';
+  ids := agentundo._extend(ids, on_conflict, merge, scope);
+  return agentundo._decide(ids, agentundo._uncovered(ids), on_conflict, merge);
 end
 $body$;
 
@@ -6114,13 +6138,37 @@ $body$;
 
 -- Public ------------------------------------------------------------------------------------------------
 
-create or replace function agentundo.plan(
-  invocations text[], on_conflict text default 'abort', merge boolean default false, scope text default null)
-returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+-- Nothing is locked before it is looked at: tables may be altered, and our functions replaced by an upgrade, between
+-- two looks. Then it looks again, with a new snapshot: therefore these functions are volatile, although they only read.
+create or replace function agentundo._look_again(tries int, code text, complaint text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
+  if complaint like 'agentundo:%' or code = 'XX000' and complaint not like 'cache lookup failed%' then
+    raise exception using errcode = code, message = complaint;
+  elsif tries > 5 then
+    raise exception using errcode = '40001', message = 'agentundo: a table was altered while it was looked at', hint = 'Call it again, in a new transaction.';
+  end if;
+end
+$body$;
+
+create or replace function agentundo.plan(
+  invocations text[], on_conflict text default 'abort', merge boolean default false, scope text default null)
+returns setof agentundo.plan_row language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  tries int := 0;
+begin
   perform agentundo._may_read(), agentundo._check_mode(on_conflict), agentundo._require_known(invocations, scope);
-  return query select * from agentundo._show(agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope));
+  loop
+    begin
+      return query select * from agentundo._show(agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope));
+      return;
+    exception when undefined_column or undefined_table or undefined_function or internal_error then
+      tries := tries + 1;
+      perform agentundo._look_again(tries, sqlstate, sqlerrm);
+    end;
+  end loop;
 end
 $body$;
 comment on function agentundo.plan(text[], text, boolean, text) is
@@ -6128,7 +6176,7 @@ comment on function agentundo.plan(text[], text, boolean, text) is
 
 create or replace function agentundo.plan(
   invocation text, on_conflict text default 'abort', merge boolean default false, scope text default null)
-returns setof agentundo.plan_row language sql stable as
+returns setof agentundo.plan_row language sql as
 $body$ select * from agentundo.plan(array[invocation], on_conflict, merge, scope) $body$;
 comment on function agentundo.plan(text, text, boolean, text) is
   'What revert() with the same arguments would do to each row, and what stands in its way. Reads only; works in READ ONLY and on a hot standby.';
@@ -6166,7 +6214,7 @@ $body$;
 
 create or replace function agentundo.plan_run(
   run text, from_step int default 1, on_conflict text default 'abort', merge boolean default false, scope text default null)
-returns setof agentundo.plan_row language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+returns setof agentundo.plan_row language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
   return query select * from agentundo.plan(agentundo._members(run, from_step, scope), on_conflict, merge, scope);
@@ -6177,14 +6225,22 @@ comment on function agentundo.plan_run(text, int, text, boolean, text) is
 
 create or replace function agentundo.plan_summary(
   invocations text[], on_conflict text default 'abort', merge boolean default false, scope text default null)
-returns setof agentundo.plan_count language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+returns setof agentundo.plan_count language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   d agentundo._decision[];
+  tries int := 0;
 begin
   perform agentundo._may_read(), agentundo._check_mode(on_conflict), agentundo._require_known(invocations, scope);
-  invocations := agentundo._extend(invocations, on_conflict, coalesce(merge, false), scope);
-  d := agentundo._decide(invocations, agentundo._uncovered(invocations), on_conflict, coalesce(merge, false));
+  loop
+    begin
+      d := agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope);
+      exit;
+    exception when undefined_column or undefined_table or undefined_function or internal_error then
+      tries := tries + 1;
+      perform agentundo._look_again(tries, sqlstate, sqlerrm);
+    end;
+  end loop;
   return query
     with first_few as (
       select array_agg(x.x order by (x.x).place) as few
@@ -7582,6 +7638,17 @@ begin
       select 'error', t.name, 'its history is empty, though changes of it are known: none of them can be undone',
         'A dump without the data of agentundo_history leaves it so. Restore a whole one, or begin anew with untrack(…, false) and track().' where emptied;
   end if;
+
+  return query
+    select 'warning', t.name, format('its history is published by %s, and subscribers cannot find its rows: column %s has no equality', string_agg(distinct p.pubname::text, ', '), min(c.name::text)),
+      'A purge would stop the subscription. Publish your tables by name, without the schema agentundo_history.'
+    from pg_publication_tables p
+    join agentundo._column c on c.tracked = t.id
+    join pg_type y on y.oid = to_regtype(c.type) and y.typcategory <> 'A' and y.typtype = 'b' and not exists (
+      select from pg_opclass o join pg_am m on m.oid = o.opcmethod and m.amname in ('btree', 'hash')
+      where o.opcdefault and (o.opcintype = y.oid or exists (select from pg_cast k where k.castsource = y.oid and k.casttarget = o.opcintype and k.castmethod = 'b' and k.castcontext = 'i')))
+    where p.schemaname = 'agentundo_history' and to_regclass(format('agentundo_history.%I', p.tablename)) = t.history
+    having count(*) > 0;
 
   reason := agentundo._why_not_trackable(t.relation);
   if reason is not null then
