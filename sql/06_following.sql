@@ -96,6 +96,7 @@ declare
   key record;
   capture_function text;
   history_name text;
+  added text;
   schema regnamespace;
   now_at bigint;
   former int;
@@ -172,10 +173,10 @@ begin
     if not found then
       history_name := 'c' || col.attnum || coalesce(
         (select '_' || (count(*) + 1) from pg_attribute h where h.attrelid = t.history and h.attname ~ ('^c' || col.attnum || '(_|$)') having count(*) > 0), '');
-      execute format('alter table %s add column %I %s', t.history, history_name, col.type);
+      added := concat_ws(', ', added, format('add column %I %s', history_name, col.type));
       if to_regtype(col.type)::oid >= 16384 then
         -- ANALYZE would call functions of the type, which may be the user's, as the owner of history
-        execute format('alter table %s alter column %I set statistics 0', t.history, history_name);
+        added := added || format(', alter column %I set statistics 0', history_name);
       end if;
       insert into agentundo._column (tracked, history_column, attnum, name, type, since_change)
       values (tracked_id, history_name, col.attnum, col.attname, col.type, now_at);
@@ -183,6 +184,9 @@ begin
       update agentundo._column c set name = col.attname where c.tracked = tracked_id and c.attnum = col.attnum;
     end if;
   end loop;
+  if added is not null then
+    execute format('alter table %s %s', t.history, added);
+  end if;
   perform agentundo._sync_labels(tracked_id, copied);
 
   select * into key from agentundo._best_key(t.relation);
@@ -286,8 +290,11 @@ $body$
 declare
   id int;
 begin
+  if agentundo._setting('agentundo.internal') is not null then
+    return;
+  end if;
   -- A copy that is still being restored is followed by the first sync(): before, restored rows would be captured.
-  if agentundo._setting('agentundo.internal') is not null or agentundo._is_copy() then
+  if agentundo._is_copy() then
     return;
   end if;
   for id in

@@ -143,7 +143,7 @@ begin
   task.locked := agentundo._lock_invocations(wanted || ids);
   task.aim := agentundo._aim(ids, redo, on_conflict, merge, scope);
   if not task.aim <@ wanted then
-    raise exception using errcode = 'UNR01', message = task.aim::text;
+    raise exception using errcode = 'UNR01', detail = task.aim::text;
   end if;
   perform agentundo._unknown(ids[1]) from unnest(task.aim) u where redo and not agentundo._in_scope(u, agentundo._scope(scope));
   perform agentundo._require_known(ids || task.aim, scope);
@@ -227,7 +227,7 @@ declare
   stale int := 0;          -- how often something was altered while we looked
   twice boolean := false;  -- a constraint has spoken before, and the plan did not know
   old_snapshot constant boolean := current_setting('transaction_isolation') <> 'read committed';
-  constraint_name text; table_name text; complaint text;
+  constraint_name text; table_name text; complaint text; named text;
 begin
   perform agentundo._check_mode(on_conflict);
   merge := coalesce(merge, false);
@@ -254,9 +254,8 @@ begin
       exit;
     exception
       when sqlstate 'UNR01' then
-        if sqlerrm like '{%' then
-          wanted := wanted || sqlerrm::text[];
-        end if;
+        get stacked diagnostics named = pg_exception_detail;
+        wanted := wanted || coalesce(nullif(named, ''), '{}')::text[];
         if clock_timestamp() > began + patience then
           raise exception using errcode = '55P03', message = 'agentundo: these invocations go on writing',
             hint = 'Let them end first; what they write after the revert would stay.';

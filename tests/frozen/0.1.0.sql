@@ -1311,6 +1311,7 @@ declare
   key record;
   capture_function text;
   history_name text;
+  added text;
   schema regnamespace;
   now_at bigint;
   former int;
@@ -1387,10 +1388,10 @@ begin
     if not found then
       history_name := 'c' || col.attnum || coalesce(
         (select '_' || (count(*) + 1) from pg_attribute h where h.attrelid = t.history and h.attname ~ ('^c' || col.attnum || '(_|$)') having count(*) > 0), '');
-      execute format('alter table %s add column %I %s', t.history, history_name, col.type);
+      added := concat_ws(', ', added, format('add column %I %s', history_name, col.type));
       if to_regtype(col.type)::oid >= 16384 then
         -- ANALYZE would call functions of the type, which may be the user's, as the owner of history
-        execute format('alter table %s alter column %I set statistics 0', t.history, history_name);
+        added := added || format(', alter column %I set statistics 0', history_name);
       end if;
       insert into agentundo._column (tracked, history_column, attnum, name, type, since_change)
       values (tracked_id, history_name, col.attnum, col.attname, col.type, now_at);
@@ -1398,6 +1399,9 @@ begin
       update agentundo._column c set name = col.attname where c.tracked = tracked_id and c.attnum = col.attnum;
     end if;
   end loop;
+  if added is not null then
+    execute format('alter table %s %s', t.history, added);
+  end if;
   perform agentundo._sync_labels(tracked_id, copied);
 
   select * into key from agentundo._best_key(t.relation);
@@ -1501,8 +1505,11 @@ $body$
 declare
   id int;
 begin
+  if agentundo._setting('agentundo.internal') is not null then
+    return;
+  end if;
   -- A copy that is still being restored is followed by the first sync(): before, restored rows would be captured.
-  if agentundo._setting('agentundo.internal') is not null or agentundo._is_copy() then
+  if agentundo._is_copy() then
     return;
   end if;
   for id in
@@ -7027,7 +7034,7 @@ begin
   task.locked := agentundo._lock_invocations(wanted || ids);
   task.aim := agentundo._aim(ids, redo, on_conflict, merge, scope);
   if not task.aim <@ wanted then
-    raise exception using errcode = 'UNR01', message = task.aim::text;
+    raise exception using errcode = 'UNR01', detail = task.aim::text;
   end if;
   perform agentundo._unknown(ids[1]) from unnest(task.aim) u where redo and not agentundo._in_scope(u, agentundo._scope(scope));
   perform agentundo._require_known(ids || task.aim, scope);
@@ -7111,7 +7118,7 @@ declare
   stale int := 0;          -- how often something was altered while we looked
   twice boolean := false;  -- a constraint has spoken before, and the plan did not know
   old_snapshot constant boolean := current_setting('transaction_isolation') <> 'read committed';
-  constraint_name text; table_name text; complaint text;
+  constraint_name text; table_name text; complaint text; named text;
 begin
   perform agentundo._check_mode(on_conflict);
   merge := coalesce(merge, false);
@@ -7138,9 +7145,8 @@ begin
       exit;
     exception
       when sqlstate 'UNR01' then
-        if sqlerrm like '{%' then
-          wanted := wanted || sqlerrm::text[];
-        end if;
+        get stacked diagnostics named = pg_exception_detail;
+        wanted := wanted || coalesce(nullif(named, ''), '{}')::text[];
         if clock_timestamp() > began + patience then
           raise exception using errcode = '55P03', message = 'agentundo: these invocations go on writing',
             hint = 'Let them end first; what they write after the revert would stay.';
