@@ -25,7 +25,7 @@ def main() -> int:
     begun = time.monotonic()
     try:
         while played < asked.histories and failures < asked.failures:
-            # A fresh database now and then: what dropped schemas leave behind makes everything slow.
+            # A fresh database now and then: what dropped schemas leave behind makes it slow.
             with server.database(installed=True) as made, stage(server.dsn(made.dbname)) as on:
                 for _ in range(min(100, asked.histories - played)):
                     found = on.play(asked.seed + played, small=not asked.whole)

@@ -1,4 +1,4 @@
-"""Plays a history on a real database and keeps the model's own journal of it, from table states alone."""
+"""Plays a history on a real database; the model's journal of it is made from table states alone."""
 
 from __future__ import annotations
 

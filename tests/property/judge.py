@@ -147,10 +147,10 @@ class Judge:
         bags = self._judge_bags(drawn_in, target, before, after, arguments)
         self._remember(changed, rows, bags, arguments, target, result, drawn_in)
 
-    # What the undo is about ------------------------------------------------------------------------
+    # What the undo is about -----------------------------------------------------------------------
 
     def _choose(self, what: list[str], *, again: bool) -> tuple[set[str], _Undo | None] | None:
-        """Return what is to be undone, or which undo: the newest there is, where nothing of it is left."""
+        """Return what to undo, or which undo: the newest, where nothing of these is left."""
         names = [full for name in what if (full := self.history.full(name))]
         if again:
             undos = [u for u in self._undos if u.stands]
@@ -207,7 +207,7 @@ class Judge:
             )
         return rows
 
-    # Verdicts --------------------------------------------------------------------------------------
+    # Verdicts -------------------------------------------------------------------------------------
 
     def _judge_changes(
         self,
@@ -291,7 +291,7 @@ class Judge:
     def _excused(
         self, rows: list[_Row], arguments: dict[str, Any], target: _Undo | None
     ) -> set[RowId]:
-        """Return the rows that somebody else has touched since, and those that hang together with them."""
+        """Return the rows that others have touched since, and those that hang together with them."""
         excused = {row.id for row in rows if self._disputed(row, arguments, target)}
         while True:
             units = {w.number for r in rows if r.id in excused for w in r.mine if w.keys_moved}
@@ -366,7 +366,7 @@ class Judge:
         keyless = {name: [dict(row) for row in bag.values()] for name, bag in state.bags.items()}
         return violations(self.history.schema, cells, keyless)
 
-    # Tables without a key --------------------------------------------------------------------------
+    # Tables without a key -------------------------------------------------------------------------
 
     def _bag_flips(self, members: set[str], target: _Undo | None) -> list[BagWrite]:
         if target:
@@ -381,7 +381,7 @@ class Judge:
         after: State,
         arguments: dict[str, Any],
     ) -> list[BagWrite]:
-        """Hold the counts of equal rows against the set's own; return what went back of tables that did so whole."""
+        """Count equal rows; return what has gone back, of tables in which all of it has."""
         whole = []
         journal = self.history.journal
         up = target is not None and not target.again
@@ -427,7 +427,7 @@ class Judge:
                 self._unclear_bags.add(name)
         return whole
 
-    # After it --------------------------------------------------------------------------------------
+    # After it -------------------------------------------------------------------------------------
 
     def _remember(
         self,

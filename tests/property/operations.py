@@ -1,4 +1,4 @@
-"""Random histories as lists of operations: made in advance, so that one can leave some of them out."""
+"""Random histories as lists of operations: made in advance, so that some can be left out."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class _Maker:
 
 
 def _name(table: Table, column: Column) -> str:
-    """Return what stands for a column in a statement: what it will be called by then is not known."""
+    """Return what stands for a column in a statement: by then it may be called otherwise."""
     return f"@{table.name}.{column.uid}@"
 
 
@@ -160,8 +160,8 @@ def _value(chance: random.Random, column: Column) -> str:
     return "null" if chance.random() < 0.12 else chance.choice(column.type.literals)
 
 
-def _key_value(chance: random.Random, type: Type) -> str:
-    return f"'{chance.choice('xy')}'" if type is TEXT else str(chance.randint(1, 5))
+def _key_value(chance: random.Random, kind: Type) -> str:
+    return f"'{chance.choice('xy')}'" if kind is TEXT else str(chance.randint(1, 5))
 
 
 def _random_value(chance: random.Random, table: Table, column: Column) -> str:

@@ -281,7 +281,7 @@ def _add_triggers(chance: random.Random, table: Table, tables: list[Table]) -> N
 
 
 def alter(schema: Schema, changes: tuple[Any, ...]) -> None:
-    """Make of a schema's description what DDL makes of the tables: ("add", table, column) and so on."""
+    """Make of a schema's description what DDL makes of the tables: ("add", table, …) and so on."""
     what, name, *details = changes
     table = schema.table(name)
     if what == "add":
