@@ -291,7 +291,7 @@ class Judge:
     def _excused(
         self, rows: list[_Row], arguments: dict[str, Any], target: _Undo | None
     ) -> set[RowId]:
-        """Return the rows that others have touched since, and those that hang together with them."""
+        """Return the rows that others have touched since, and those that go along with them."""
         excused = {row.id for row in rows if self._disputed(row, arguments, target)}
         while True:
             units = {w.number for r in rows if r.id in excused for w in r.mine if w.keys_moved}

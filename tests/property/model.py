@@ -49,7 +49,7 @@ def _number(cell: str) -> int:
 
 
 def equal(one: Cells | None, other: Cells | None, blind: set[str]) -> bool:
-    """Tell whether two rows are the same in the columns that both know, but for those in `blind`."""
+    """Tell whether two rows are the same in the columns both know, but for those in `blind`."""
     if one is None or other is None:
         return one is other
     return all(one[uid] == other[uid] for uid in one.keys() & other.keys() - blind)

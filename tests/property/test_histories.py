@@ -1,4 +1,4 @@
-"""Random histories, judged: see judge.py for what must hold, and __main__.py for many more of them."""
+"""Random histories, judged: judge.py says what must hold; __main__.py plays many more of them."""
 
 from __future__ import annotations
 
