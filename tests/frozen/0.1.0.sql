@@ -531,7 +531,7 @@ create type agentundo._task as (aim text[], changes bigint[], locked text[], ans
 
 -- Rows that generated statements of the plan hand back.
 create type agentundo._pair as (there int, here int);
-create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], complete boolean, sums jsonb);
+create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], complete boolean, replaced boolean, sums jsonb);
 create type agentundo._written as (
   change bigint, xid xid8, version bigint, void boolean, operation "char", invocation text, was jsonb, became jsonb, undid text[],
   own boolean, first_own bigint, covered boolean, all_was jsonb[], all_became jsonb[]);
@@ -5126,7 +5126,7 @@ begin
       where y.tracked = t and y.unit is null and y.before is not null and y.after is not null
         and (y.change = any (moves) or y.before_change = any (moves) or y.after_change = any (moves)));
     if not certain then
-      -- by what the other columns say, where that is unambiguous
+      -- by their changes, or by what the other columns say, where that is unambiguous
       select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into other_columns
         from agentundo._columns(t) c
        where c.live and c.attnum not in (select k.attnum from agentundo._key(t) k);
@@ -5137,13 +5137,23 @@ begin
             dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
           from unnest($2) u join unnest($1) x on x.place = u
           join lateral (select * from %2$s h where h.ctid = coalesce(x.after, x.before) offset 0) h on true),
-        pair as (
+        alone as (   -- a change that moved one row and has to do with no other
           select min(place) filter (where there) as there, min(place) filter (where not there) as here
-          from m group by says, change
+          from m group by change
+          having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1
+            and not exists (
+              select from unnest($1) y
+              where y.tracked = $4 and y.unit is null and y.before is not null and y.after is not null and m.change in (y.change, y.before_change, y.after_change))),
+        pair as (
+          select * from alone
+          union all
+          select min(place) filter (where there), min(place) filter (where not there)
+          from m where place not in (select there from alone union all select here from alone)
+          group by says, change
           having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1)
         select coalesce(array_agg(row(there, here)::agentundo._pair), $3), count(*) > 0 from pair$sql$,
         other_columns, (select history from agentundo._tracked where id = t))
-        into pairs, certain using d, moved, pairs;
+        into pairs, certain using d, moved, pairs, t;
     end if;
     foreach pair in array coalesce(pairs, '{}') loop
       here := d[pair.here];
@@ -5358,7 +5368,7 @@ begin
       where c.tracked = %12$s and c.change > a.after_change and c.change <> all ($6) and c.change <> all ($7) and %11$s
       group by a.place, c.change),
     captured as materialized (
-      select p.place, array_agg(distinct y.name) as names
+      select p.place, array_agg(distinct y.name) as names, bool_or(p.old is null or p.new is null) as replaced
       from pair p cross join lateral unnest(
         -- made or deleted, come from another key, or written as it was: all of it is theirs
         coalesce((select nullif(array_remove(array[%3$s]::text[], null), '{}') from %4$s o, %4$s n where o.ctid = p.old and n.ctid = p.new), array[%14$s]::text[])) y (name)
@@ -5371,10 +5381,11 @@ begin
       t.names is not null and d.after_change > %8$s and (d.basis = 'value' or exists (
         select from agentundo._change c join %4$s h on h._change = coalesce(c.source, c.change) and %9$s
         where c.tracked = d.tracked and c.change > d.after_change and c.xmin::text::bigint = r.agentundo_version)),
+      coalesce(t.replaced, false),
       case when %13$s and %10$L <> '' then (
         select jsonb_build_object(%10$s)
         from agentundo._change c
-        join %4$s h on h._change = coalesce(c.source, c.change) and case when (h._image = 'O') <> c.inverted then %15$s else %9$s end
+        join %4$s h on h._change = coalesce(c.source, c.change) and (%15$s or %9$s)  -- of a row that moved at both keys
         where c.tracked = d.tracked and c.change = any ($6) and not %16$s) end)::agentundo._difference)
     from unnest($1) d
     join lateral (select r.xmin::text::bigint as agentundo_version, r.* from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
@@ -5427,7 +5438,7 @@ begin
           x.status := 'done';  -- nothing of the set's is in it
           x.action := 'none';
           x.reason := null;
-        elsif merge and not item.inserted and x.unit is null and x.after_change > agentundo._key_since(t)
+        elsif merge and not item.inserted and not item.replaced and x.unit is null and x.after_change > agentundo._key_since(t)
           and ((item.reason = 'row_changed' or item.complete) and not item.cut and shared <@ added  -- side by side
             or our_columns <@ added and our_columns <> '{}') then              -- or adding up
           x.status := 'merge';

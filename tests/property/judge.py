@@ -233,6 +233,10 @@ class Judge:
             if row.others_between and not row.others_after:
                 self.verdicts.exempt["last turn alone"] += 1
                 continue
+            if self._altered_between(row):
+                self.verdicts.exempt["a column was added between two of its writes"] += 1
+                self._unclear.add(found)
+                continue
             if strangers and not arguments["merge"]:
                 limit = self._not_captured(row, strangers) or self._vacated(row, strangers)
                 if limit:
@@ -305,9 +309,7 @@ class Judge:
         numbers = [w.number for w in row.mine]
         if any(n == table and min(numbers) <= number for number, n, _ in journal.retyped):
             return True
-        if any(
-            n == table and min(numbers) <= number < max(numbers) for number, n, _ in journal.added
-        ):
+        if self._altered_between(row):
             return True
         if target and any(row.id in u.written for u in self._undos if u.number > target.number):
             return True
@@ -332,6 +334,11 @@ class Judge:
         ours = set().union(*(w.columns for w in row.mine))
         theirs = set().union(*(w.columns for w in row.others_after))
         return not ours & theirs - {c.uid for c in table.columns if c.generated}
+
+    def _altered_between(self, row: _Row) -> bool:
+        """Do images of before and of after an ALTER tell of it?"""
+        first, last = row.mine[0].number, row.mine[-1].number
+        return any(n == row.id[0] and first <= at < last for at, n, _ in self.history.journal.added)
 
     def _by_value(self, row: _Row) -> bool:
         return self.history.schema.table(row.id[0]).capture == "agent"
@@ -440,16 +447,17 @@ class Judge:
         members: set[str],
     ) -> None:
         flipped: list[Write] = []
+        up = target is not None and not target.again
         for row in rows:
             strangers = row.others_between + row.others_after
             if strangers and (
                 (row.id in changed and not arguments["merge"]) or (arguments["merge"] and row.done)
             ):
                 self._unclear.add(row.id)
-            gone = row.now is None and row.mine[0].before is None
+            aim = row.mine[-1].after if up else row.mine[0].before
+            gone = row.now is None and aim is None
             if row.id in changed or (row.done and (not strangers or gone)):
                 flipped += row.mine
-        up = target is not None and not target.again
         for write in flipped:
             write.stands = up
         for bag in bags:
