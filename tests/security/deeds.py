@@ -55,7 +55,7 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
         "select agentundo.untrack('{tracked}', false)",
     ),
     "sync": ("select agentundo.sync()", "select agentundo.sync('{tracked}')"),
-    "check": ("select count(*) from agentundo.check()",),
+    "check": ("select pg_catalog.count(*) from agentundo.check()",),
     "hold": ("select agentundo.hold('{call}', 'wanted')",),
     "purge": ("select agentundo.purge('0 s')",),
     "erase": ("select agentundo.erase('crm.deals', '{key}', 'asked for')",),
@@ -63,7 +63,8 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "set_trigger": ("select agentundo.set_trigger('crm.deals', 'touch', 'fire')",),
     "set_scope_owner": ("select agentundo.set_scope_owner('{name}', 'mia')",),
     "set_policy": (
-        "select agentundo.set_policy('may_revert', 'crm.may(text, text, text)')",
+        "select agentundo.set_policy('may_revert', 'crm.may("
+        "pg_catalog.text, pg_catalog.text, pg_catalog.text)')",
         "select agentundo.set_policy('may_revert', null)",
     ),
 }  # fmt: skip
