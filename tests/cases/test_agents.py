@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from tests.conftest import Connect, Connection, MakeRole
@@ -420,3 +421,49 @@ def test_an_agent_cannot_truncate_past_its_snapshot(
     with refused("UN007"):
         run(conn, "truncate t")
     assert rows(t, "select count(*) from t") == [(3,)]
+
+
+@pytest.mark.parametrize("capture", ["agent", "all"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update t set v = 0 where set_config('agent.invocation', '', true) is not null",
+        "update t set v = 0 returning set_config('agent.invocation', '', false)",
+        "delete from t where set_config('agent.invocation', '', false) is not null",
+        "with x as materialized (select set_config('agent.invocation', '', true)) insert into t"
+        " select 9, 9 from x",
+    ],
+)
+def test_a_statement_that_takes_off_its_tag_is_captured(
+    t: Connection, connect: Connect, agent: str, statement: str, capture: str
+) -> None:
+    """Tags are read at the end of a statement: by then it may have changed them."""
+    run(t, f"select agentundo.track('t', '{capture}')")
+    before = snapshot(t, "t")
+    conn = connect(user=agent)
+    with conn.transaction():
+        run(conn, "set local agent.invocation = 'inv'", statement)
+    ((invocation, _, role),) = _seen(t)
+    assert role == agent
+    assert invocation not in ("inv", "")
+    assert_goes_back(t, before, invocation)
+
+
+def test_a_role_is_given_its_name_by_a_superuser(
+    t: Connection, connect: Connect, agent: str, make_role: MakeRole, pg_major: int
+) -> None:
+    """By ALTER ROLE … SET; from PostgreSQL 15 on also by whom GRANT SET ON PARAMETER lets."""
+    hand = connect(user=agent)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        run(hand, f"alter role {agent} set agent.actor = 'somebody else'")
+    if pg_major >= 15:
+        keeper = make_role("createrole")
+        run(t, f"grant set on parameter agent.actor to {keeper}")
+        run(t, f"grant {agent} to {keeper}" + (" with admin option" if pg_major >= 16 else ""))
+        run(connect(user=keeper), f"alter role {agent} set agent.actor = 'bot'")
+    else:
+        run(t, f"alter role {agent} set agent.actor = 'bot'")
+    run(connect(user=agent), "delete from t where id = 1")
+    assert rows(t, "select actor from agentundo.invocations") == [("bot",)]
+    if pg_major >= 15:
+        run(t, f"revoke set on parameter agent.actor from {keeper}")
