@@ -7,8 +7,8 @@ said, not that anybody looked at it, and would have to be gathered from all work
 text counts by accident, it has to have a piece of the message that no other message has
 (tests/support/messages.py); docstrings and what is sent to the database do not count.
 
-Messages: in SQL of `agentundo._fail` and `raise exception`, in Python of our exceptions and
-click's.
+Messages: in SQL of `agentundo._fail`, `raise exception` and functions that give a reason, in Python
+of our exceptions and click's.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import pytest
 from tests.support import messages
 from tests.support.messages import Message
 
-#: Do not reach the caller: the revert lets go and begins anew. With what he gets at last.
+#: Do not reach the caller: the revert lets go and begins anew. With what he gets instead.
 NEVER_SEEN = {
     "the work changed while it was being locked": "somebody holds rows or tables of this undo",
     "locking the rows took too long": "somebody holds rows or tables of this undo",
+    "it is not a table": "nothing: no kind of relation is left for it",
     "a row came and went while it was being put back": "itself, if lock_timeout is over by then:"
     " a race of two statements that no test can time",
 }

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Connect, Connection, MakeRole
 from tests.support.sessions import PATIENT, Session, failure
-from tests.support.undo import IMPATIENT, refused, revert, tag, write
+from tests.support.undo import IMPATIENT, refused, revert, scalar, tag, write
 
 pytestmark = pytest.mark.core
 
@@ -72,6 +72,73 @@ def test_arguments_that_cannot_be_meant(db: Connection) -> None:
                     "22023") == message, call  # fmt: skip
 
 
+#: Relations that cannot be tracked, by how they are made, and why.
+UNFIT = {
+    "v": ("create view v as select 1 as n", "it is a view; track the tables below it"),
+    "mv": (
+        "create materialized view mv as select 1 as n",
+        "it is a materialized view; track the tables below it",
+    ),
+    "ft": (
+        "create foreign data wrapper w; create server s foreign data wrapper w;"
+        " create foreign table ft (n int) server s",
+        "it is a foreign table; its rows live in another server",
+    ),
+    "s": ("create sequence s", "it is a sequence"),
+    "t_pkey": ("", "it is an index"),
+    "m_pkey": (
+        "create table m (k int primary key) partition by list (k);"
+        " create table m1 partition of m for values in (1)",
+        "it is an index",
+    ),
+    "m1": ("", "it is a partition; track its root public.m"),
+    "ct": ("create type ct as (n int)", "it is a composite type"),
+    "tmp": ("create temp table tmp (n int)", "it is a temporary table; it ends with its session"),
+    "pg_class": ("", "it is a system catalog"),
+    "agentundo._change": ("", "it is one of our own tables"),
+    "empty": ("create table empty ()", "it has no columns of its own to restore"),
+    "ruled": (
+        "create table ruled (n int); create rule r as on delete to ruled do instead nothing",
+        "it has rules on INSERT, UPDATE or DELETE, under which rows cannot be put back",
+    ),
+    "odd": (
+        "create access method odd_heap type table handler heap_tableam_handler;"
+        " create table odd (n int) using odd_heap",
+        "its access method is odd_heap, which has no row versions of the kind of heap",
+    ),
+    "4294967295": ("", "it does not exist"),
+}
+
+
+def test_relations_that_cannot_be_tracked(db: Connection) -> None:
+    for name, (made, reason) in UNFIT.items():
+        db.execute(made.encode())
+        told = said(db, f"select agentundo.track('{name}')", "UN004")
+        assert told.startswith("cannot track "), name
+        assert told.endswith(f"{name}: {reason}"), name
+    toast = scalar(db, "select reltoastrelid::regclass::text from pg_class where relname = 't'")
+    told = said(db, f"select agentundo.track('{toast}')", "UN004")
+    assert told == f"cannot track {toast}: it is a TOAST table"
+
+
+def test_a_step_that_is_no_number(db: Connection) -> None:
+    tagged = "select set_config('agent.invocation', 'a', true), set_config('agent.step', %s, true);"
+    for step in ("soon", "0", "1.5", "1000000000"):
+        statement = tagged.replace("%s", f"'{step}'") + "update t set v = 0"
+        told = said(db, statement, "22023")
+        assert told == f"agent.step is '{step}', not a whole number from 1 to 999999999"
+
+
+def test_history_under_row_level_security(
+    db: Connection, connect: Connect, make_role: MakeRole
+) -> None:
+    app = make_role(member_of="agentundo_app")
+    db.execute(f"alter table t enable row level security; grant select on t to {app}".encode())
+    query = """select agentundo.row_history('t', '{"id": 1}')"""
+    told = said(connect(user=app), query, "UN003")
+    assert told == f"row-level security of public.t binds {app}, and history does not carry it"
+
+
 def test_what_is_not_there(db: Connection) -> None:
     write(db, "first", "update t set v = 20 where id = 2", run="run", step=1)
     assert said(db, "select agentundo.plan_run('other')", "UN002") == "there is no run 'other'"
@@ -125,14 +192,15 @@ def test_an_operator_does_not_decide_for_others_tables(
 ) -> None:
     owner, operator = make_role(), make_role(member_of="agentundo_operator")
     db.execute(
-        f"create table theirs (id int primary key); alter table theirs owner to {owner}".encode()
+        f"create table theirs (id int primary key); alter table theirs owner to {owner};"
+        f"create schema home authorization {owner}".encode()
     )
     conn = connect(user=operator, options=IMPATIENT)
     for call, message in {
         "track('theirs')": f"only its owner {owner} can have table public.theirs tracked",
         "_track('theirs', null)": "only its owner can have table public.theirs tracked",
         "untrack('t')": "only its owner can untrack public.t",
-        "track_schema('public')": f"{operator} may not decide for schema public",
+        "track_schema('home')": f"{operator} may not decide for schema home",
         f"_admit('{owner}', true)": f"{operator} does not act for {owner}",
         f"_drop_impostor('{owner}', 'x')": f"{operator} does not act for {owner}",
     }.items():

@@ -94,8 +94,13 @@ def test_a_pool_that_is_used_up(dsn: str) -> None:
             ["history", "t", '{"id": ' + "[" * 100_000],
             "The key is no JSON object: nested too deeply.",
         ),
+        (
+            ["purge", "--older-than", "30", "--yes"],
+            "Invalid value for --older-than: '30' has a number without a unit, which would be"
+            " seconds. Give one such as '30 days', '12 hours' or '1 month'.",
+        ),
     ],
-    ids=["demo", "history"],
+    ids=["demo", "history", "purge"],
 )
 def test_commands(dsn: str, undo: AgentUndo, arguments: list[str], message: str) -> None:
     environment = {} if arguments[0] == "demo" else {"AGENTUNDO_DATABASE_URL": dsn}

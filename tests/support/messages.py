@@ -53,6 +53,12 @@ _RAISING = {
     "agentundo._broke": (1, "agentundo: the rows cannot be put back: ", None),
 }
 _PREFIX = "agentundo: "
+#: What fills a placeholder of a message in words of its own: functions that return a reason, and
+#: the words with which one begins.
+_REASONS = {
+    "agentundo._why_not_trackable": ("it is ", "it does ", "it has ", "its "),
+    "agentundo._setting_problem": ("it is ", "it must "),
+}
 
 
 def in_sql(source: str, name: str = "sql") -> list[Message]:
@@ -83,6 +89,8 @@ def in_sql(source: str, name: str = "sql") -> list[Message]:
                 found += _messages(where, options["message"], "", hinted, code)
             elif code != "UNR01":  # which never leaves the function that raises it
                 raise ValueError(f"{where}: raises without a message")
+    for function in _REASONS:
+        found += _reasons(tokens, function, name)
     return found
 
 
@@ -99,6 +107,21 @@ def _tokens(source: str) -> Iterator[tuple[str, str, int]]:
         if kind != "comment":
             text = match[0]
             yield kind, text[1:-1].replace("''", "'") if kind == "text" else text, line
+
+
+def _reasons(tokens: _Tokens, function: str, name: str) -> Iterator[Message]:
+    """Yield what a function may give as the reason; its definition is one text of SQL."""
+    words = [word for _, word, _ in tokens]
+    for at, word in enumerate(words):
+        if word == function and words[at - 1] == "function":
+            end = words.index("body", words.index("body", at) + 1)  # between $body$ and $body$
+            for kind, text, line in tokens[at:end]:
+                if kind == "text" and text.startswith(_REASONS[function]):
+                    yield Message(f"{name}:{line}", _between(text), True, "reason")
+
+
+def _between(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, re.split(r"%[sLI]|…", text)))
 
 
 def _split(tokens: _Tokens, *, until: str) -> list[_Tokens]:
@@ -144,7 +167,7 @@ def _messages(
         raise ValueError(f"{where}: no text to be read")
     for text in texts[:1] if before else texts:
         whole = (before + text).removeprefix(_PREFIX)
-        yield Message(where, tuple(filter(None, re.split(r"%[sLI]|…", whole))), hinted, code)
+        yield Message(where, _between(whole), hinted, code)
 
 
 def _compared(argument: _Tokens, at: int) -> bool:

@@ -19,6 +19,8 @@ from tests.support.state import assert_same, everything
 from tests.support.undo import IMPATIENT, rows, scalar
 from tests.testing.conftest import TABLES, WIN
 
+pytestmark = pytest.mark.core
+
 AsyncConnection = psycopg.AsyncConnection[Any]
 
 
