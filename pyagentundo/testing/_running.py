@@ -16,6 +16,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import psycopg
+from psycopg import errors as pg
 from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
@@ -310,6 +311,7 @@ def ask(conn: psycopg.Connection[Any], asking: Asking[T], *, keep: bool = False)
     __tracebackhide__ = True
     rows: Rows | None = None
     with (
+        _rights_explained(),
         conn.transaction(force_rollback=not keep),
         conn.cursor(row_factory=tuple_row) as cursor,
     ):
@@ -327,18 +329,32 @@ async def _ask_async(
 ) -> T:
     __tracebackhide__ = True
     rows: Rows | None = None
-    async with (
-        conn.transaction(force_rollback=not keep),
-        conn.cursor(row_factory=tuple_row) as cursor,
-    ):
-        while True:
-            try:
-                query = next(asking) if rows is None else asking.send(rows)
-            except StopIteration as done:
-                answer: T = done.value
-                return answer
-            await cursor.execute(query.text, query.parameters, prepare=False)
-            rows = await cursor.fetchall()
+    with _rights_explained():
+        async with (
+            conn.transaction(force_rollback=not keep),
+            conn.cursor(row_factory=tuple_row) as cursor,
+        ):
+            while True:
+                try:
+                    query = next(asking) if rows is None else asking.send(rows)
+                except StopIteration as done:
+                    answer: T = done.value
+                    return answer
+                await cursor.execute(query.text, query.parameters, prepare=False)
+                rows = await cursor.fetchall()
+
+
+@contextmanager
+def _rights_explained() -> Iterator[None]:
+    __tracebackhide__ = True
+    try:
+        yield
+    except pg.InsufficientPrivilege as error:
+        error.add_note(
+            "hint: assert_reversible reads every table and the log of calls. Give it a superuser,"
+            " or an agentundo_operator with SELECT on all tables; ignore=[...] leaves tables out."
+        )
+        raise
 
 
 #: Set for the transaction. In a savepoint it would outlive the action: so the former tag returns.

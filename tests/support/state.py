@@ -27,8 +27,8 @@ def snapshot(conn: psycopg.Connection[Any], *names: str) -> Snapshot:
 
 
 def everything(conn: psycopg.Connection[Any]) -> Snapshot:
-    """Read all tables that are not ours, tracked or not."""
-    return ask(conn, all_tables())
+    """Read all tables that are not ours, tracked or not; named as our tests name them."""
+    return {name.removeprefix("public."): one for name, one in ask(conn, all_tables()).items()}
 
 
 def assert_same(before: Snapshot, after: Snapshot) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pyagentundo import NotInstalled, UsageError
 from pyagentundo.testing import NotReversible, assert_reversible, install
-from tests.conftest import Connect, Connection
+from tests.conftest import Connect, Connection, MakeRole
 from tests.support.undo import IMPATIENT
 from tests.testing.conftest import WIN
 
@@ -204,6 +204,18 @@ def test_connections_that_cannot_be_used(db: Connection, connect: Connect, dsn: 
     mixed: Any = db
     with pytest.raises(UsageError, match=r"An async action needs a psycopg\.AsyncConnection"):
         asyncio.run(assert_reversible(mixed, win))
+
+
+def test_a_role_that_may_not_read_everything(
+    db: Connection, connect: Connect, make_role: MakeRole
+) -> None:
+    operator = make_role(member_of="agentundo_operator")
+    db.execute(f"grant select, update on deals to {operator}".encode())
+    conn = connect(user=operator, options=IMPATIENT)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="for table audit") as raised:
+        assert_reversible(conn, WIN)
+    assert "agentundo_operator with SELECT on all tables" in raised.value.__notes__[0]
+    assert_reversible(conn, WIN, ignore="audit")
 
 
 def test_a_database_without_agentundo(bare_dsn: str) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support import pages
 
+pytest_plugins = ["pytester"]
+
 PAGE = "testing.md"
 SCHEMA = (
     "create schema crm; create schema log; create table log.seen (deal text, what text);"
