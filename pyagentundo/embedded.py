@@ -164,7 +164,10 @@ class EmbeddedServer:
     @property
     def _directory(self) -> Path:
         if self._base is None:
-            raise AgentUndoError("The embedded server is not running.")
+            raise AgentUndoError(
+                "The embedded server is not running.",
+                hint="Call start() first, or use it as a with block.",
+            )
         return self._base
 
     def _become_unprivileged(self) -> None:
@@ -177,7 +180,8 @@ class EmbeddedServer:
         user = next((names[name] for name in _UNPRIVILEGED if name in names), None)
         if user is None:
             raise AgentUndoError(
-                f"PostgreSQL does not run as root, and none of {', '.join(_UNPRIVILEGED)} exists."
+                f"PostgreSQL does not run as root, and none of {', '.join(_UNPRIVILEGED)} exists.",
+                hint="Create one of these users, or run this as another one than root.",
             )
         os.chown(self._directory, user.pw_uid, user.pw_gid)
         self._run_as = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
@@ -223,7 +227,11 @@ class EmbeddedServer:
         )
         password.unlink()
         if result.returncode != 0:
-            raise AgentUndoError(f"initdb failed: {result.stdout.decode(errors='replace').strip()}")
+            raise AgentUndoError(
+                f"initdb failed: {result.stdout.decode(errors='replace').strip()}",
+                hint="The server lies in the directory for temporary files (TMPDIR): is there room,"
+                " and may programs be run?",
+            )
 
     def _launch(self) -> None:
         """Start the server; another port if somebody took ours in between."""
@@ -256,7 +264,10 @@ class EmbeddedServer:
             if b"in use" not in self.log.read_bytes():
                 break
         tail = self.log.read_text(errors="replace")[-2000:]
-        raise AgentUndoError(f"The embedded server does not start. Its log ends with:\n{tail}")
+        raise AgentUndoError(
+            f"The embedded server does not start. Its log ends with:\n{tail}",
+            hint="Mend what the log complains of: a setting of yours, or what the machine allows.",
+        )
 
     def _answers(self) -> bool:
         assert self._process is not None  # noqa: S101

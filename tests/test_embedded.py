@@ -28,7 +28,7 @@ def test_server_lives_as_long_as_its_block() -> None:
             )
             assert row.fetchone() == ("17", "", "UTF8")
     assert not directory.exists()
-    with pytest.raises(AgentUndoError, match="not running"):
+    with pytest.raises(AgentUndoError, match="The embedded server is not running"):
         server.dsn()
 
 

@@ -128,7 +128,10 @@ class Chosen:
             [self.scope, _LOOK_BACK, self.last_invocation],
         ).fetchone()
         if newest is None:
-            raise InvocationNotFound("There is nothing left that could be undone.")
+            raise InvocationNotFound(
+                "There is nothing left that could be undone.",
+                hint="agentundo log lists what was done and what became of it.",
+            )
         if newest["kind"] == "run":
             if aloud:
                 notice(f"the newest run is {printable(newest['id'])}")

@@ -59,7 +59,9 @@ def log(selection: Chosen, limit: int, held: bool, as_json: bool) -> None:
         if not _queries.readable(conn, "invocations"):
             _tell_an_app(selection)
             if held:
-                raise NotPermitted("Only operators and auditors are told what is held.")
+                raise NotPermitted(
+                    "Only operators and auditors are told what is held.", hint="Leave --held out."
+                )
         if held:
             condition += " and i.id = any (%(held)s)"
             values = {**values, "held": list(_queries.holds(conn))}

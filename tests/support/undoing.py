@@ -10,8 +10,11 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 
-from tests.support.state import Snapshot, assert_same, snapshot
-from tests.support.undo import Connection, Refusal, Result, plan, redo, refused, revert
+from pyagentundo.results import RevertResult
+from pyagentundo.testing import assert_reversible
+from tests.support.state import Snapshot, assert_same
+from tests.support.state import everything as everything
+from tests.support.undo import Connection, Refusal, plan, refused, revert
 
 _numbers = itertools.count(1)
 
@@ -30,19 +33,6 @@ def write(conn: Connection, *statements: str, tag: str | None = None) -> str:
         for statement in statements:
             conn.execute(statement.encode())
     return tag
-
-
-def everything(conn: Connection) -> Snapshot:
-    """Read all tables that are not ours, tracked or not."""
-    with conn.cursor(row_factory=tuple_row) as cursor:
-        cursor.execute(
-            "select c.oid::regclass::text from pg_class c"
-            " join pg_namespace n on n.oid = relnamespace"
-            " where relkind in ('r', 'p') and not relispartition and relpersistence <> 't'"
-            " and nspname not in ('pg_catalog', 'information_schema', 'pg_toast', 'agentundo',"
-            " 'agentundo_history') order by 1"
-        )
-        return snapshot(conn, *(name for (name,) in cursor.fetchall()))
 
 
 def triggers(conn: Connection) -> list[tuple[Any, ...]]:
@@ -86,36 +76,26 @@ def assert_keys_hold(conn: Connection) -> None:
 
 def assert_undone(
     conn: Connection, *statements: str, tag: str | None = None, again: bool = True
-) -> Result:
+) -> RevertResult:
     """Write under a tag and take it back; nobody else writes.
 
     What must hold: the revert does what its plan said, all tables are bit for bit what they were,
-    foreign keys validate and triggers have the states that they had. Redoing gives what the agent
+    foreign keys validate, and triggers have the states that they had. Redoing gives what the agent
     had left, and taking back once more the state before.
 
     Returns:
         The result of the first revert.
 
     """
-    armed = triggers(conn)
-    before = everything(conn)
-    invocation = write(conn, *statements, tag=tag)
-    after = everything(conn)
-    assert before != after, "the statements changed nothing: there is nothing to undo"
-
-    rows = plan(conn, invocation)
-    assert [row for row in rows if row.status not in ("ok", "done")] == []
-    planned = Counter(row.action for row in rows if row.status == "ok")
-    result = revert(conn, invocation)
-    _assert_restored(conn, before, armed)
-    assert result.status == "reverted"
-    assert result.counts == (planned["delete"], planned["insert"], planned["update"], 0, 0)
-    if again:
-        assert redo(conn, invocation).status == "reverted"
-        _assert_restored(conn, after, armed)
-        assert revert(conn, invocation).status == "reverted"
-        _assert_restored(conn, before, armed)
-    return result
+    done = assert_reversible(conn, lambda conn: write(conn, *statements, tag=tag), redo=again)
+    assert {row.status for row in done.plan} <= {"ok", "done"}
+    planned = Counter(row.action for row in done.plan if row.status == "ok")
+    assert planned, "the statements changed nothing: there is nothing to undo"
+    written = done.revert.rows_deleted, done.revert.rows_inserted, done.revert.rows_updated
+    assert written == (planned["delete"], planned["insert"], planned["update"])
+    assert (done.revert.rows_skipped, done.revert.conflicts) == (0, 0)
+    assert_keys_hold(conn)
+    return done.revert
 
 
 def assert_refused(conn: Connection, what: str | list[str], **arguments: Any) -> Refusal:
