@@ -1,9 +1,9 @@
 """One story that every move of a database is told: what was before it, and what must hold after it.
 
 An agent makes two calls, `first` and `second`. Somebody then edits one of the rows that `second`
-wrote. Then the database is moved. Whatever the move did to row versions, numbers of tables and numbers
-of columns: `first` goes back whole, `second` but for that one row, and what is written in the new
-place is captured there.
+wrote. Then the database is moved. Whatever the move did to row versions, numbers of tables and
+numbers of columns: `first` goes back whole, `second` but for that one row, and what is written in
+the new place is captured there.
 """
 
 from __future__ import annotations
