@@ -85,8 +85,8 @@ def publish_everything(
     assert server.bindir is not None
     source, target = (server.dsn(one.info.dbname) for one in (here, there))
     commands = [
-        [server.bindir / "pg_dump", "--schema-only", "--no-publications", "-d", source],
-        [server.bindir / "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", target],
+        [str(server.bindir / "pg_dump"), "--schema-only", "--no-publications", "-d", source],
+        [str(server.bindir / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", target],
     ]
     schema = b""
     for command in commands:

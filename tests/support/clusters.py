@@ -41,7 +41,8 @@ def upgraded(server: Server, bindir: Path) -> Iterator[None]:
     _run(server, moved)
     options = {**SETTINGS, "fsync": "off", "port": str(embedded.port)}
     options |= {"listen_addresses": "", "unix_socket_directories": str(sockets)}
-    command = [bindir / "postgres", "-D", new, *(f"--{n}={v}" for n, v in options.items())]
+    command = [str(bindir / "postgres"), "-D", str(new)]
+    command += [f"--{name}={value}" for name, value in options.items()]
     with (embedded.directory / "upgraded.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=log, cwd=embedded.directory, **_as_owner(server)
@@ -65,7 +66,7 @@ def _as_owner(server: Server) -> dict[str, Any]:
 
 def _run(server: Server, command: Sequence[str | Path]) -> str:
     assert server.embedded is not None
-    done = subprocess.run(
+    done: subprocess.CompletedProcess[str] = subprocess.run(
         [str(word) for word in command],
         cwd=server.embedded.directory,
         capture_output=True,
