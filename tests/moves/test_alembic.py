@@ -41,16 +41,6 @@ def twin(bare_dsn: str, owner: str) -> Iterator[Connection]:
         yield conn
 
 
-@pytest.fixture(params=[True, False], ids=["followed", "not followed"])
-def followed(request: pytest.FixtureRequest, db: Connection, owner: str) -> bool:
-    """Make and track the tables; without event triggers in the other half of the tests."""
-    if not request.param:
-        run(db, "drop event trigger agentundo_ddl", "drop event trigger agentundo_drop")
-    _make(db, owner)
-    run(db, "select agentundo.track('deals')", "select agentundo.track('notes')")
-    return bool(request.param)
-
-
 def _make(conn: Connection, owner: str) -> None:
     run(conn, f"alter database {conn.info.dbname} owner to {owner}")
     with conn.transaction():
@@ -90,14 +80,6 @@ def enum_replaced(op: Operations) -> None:
     op.execute("drop type stage")
     op.execute("alter type stage_new rename to stage")
     op.alter_column("deals", "stage", server_default="New")
-
-
-def enum_grown(op: Operations) -> None:
-    op.execute("alter type stage add value if not exists 'New' before 'Won'")
-
-
-def label_renamed(op: Operations) -> None:
-    op.execute("alter type stage rename value 'Open' to 'Begun'")
 
 
 def enum_made_a_text(op: Operations) -> None:
@@ -173,10 +155,6 @@ def column_computed(op: Operations) -> None:
     op.add_column("deals", sa.Column("twice", sa.Integer(), sa.Computed("amount * 2")))
 
 
-def column_dropped(op: Operations) -> None:
-    op.drop_column("deals", "slug")
-
-
 def index_made_unique(op: Operations) -> None:
     op.drop_index("ix_deals_slug", table_name="deals")
     op.create_index("ix_deals_slug", "deals", ["slug"], unique=True)
@@ -190,8 +168,6 @@ _RETYPED = Migrated(
 )
 CASES: dict[Migration, Migrated] = {
     enum_replaced: Migrated(),
-    enum_grown: Migrated(),
-    label_renamed: Migrated(),
     enum_made_a_text: Migrated(),
     key_widened: Migrated(),
     number_widened: Migrated(writes=("update deals set amount = 0.5 where id = 4",)),
@@ -210,16 +186,42 @@ CASES: dict[Migration, Migrated] = {
     column_added_and_filled: Migrated(
         first={1: "row_rewritten", 3: "constraint", 6: "row_rewritten"},
         second={5: "row_rewritten"},
+        writes=("update deals set owner = 'later' where id = 4", "delete from notes"),
     ),
     column_filled_and_made_not_null: Migrated(),
     column_computed: Migrated(),
-    column_dropped: Migrated(),
     index_made_unique: Migrated(),
 }
 
 
+#: Those of which capture has to know; the others leave it as it is.
+FOLLOWED = (
+    enum_replaced,
+    number_made_a_text,
+    table_renamed,
+    column_renamed,
+    column_added_with_a_default_for_now,
+)
+
+
+@pytest.fixture
+def tracked(db: Connection, owner: str) -> Connection:
+    """Make and track the tables."""
+    _make(db, owner)
+    run(db, "select agentundo.track('deals')", "select agentundo.track('notes')")
+    return db
+
+
 @pytest.mark.parametrize("upgrade", CASES, ids=lambda upgrade: upgrade.__name__)
 def test_tracked_tables_survive_migrations_of_alembic(
-    db: Connection, twin: Connection, owner: str, followed: bool, upgrade: Migration
+    tracked: Connection, twin: Connection, owner: str, upgrade: Migration
 ) -> None:
-    assert_survives(db, twin, migrator(owner, upgrade), CASES[upgrade], followed=followed)
+    assert_survives(tracked, twin, migrator(owner, upgrade), CASES[upgrade], followed=True)
+
+
+@pytest.mark.parametrize("upgrade", FOLLOWED, ids=lambda upgrade: upgrade.__name__)
+def test_sync_follows_migrations_of_alembic_where_no_event_trigger_does(
+    tracked: Connection, twin: Connection, owner: str, upgrade: Migration
+) -> None:
+    run(tracked, "drop event trigger agentundo_ddl", "drop event trigger agentundo_drop")
+    assert_survives(tracked, twin, migrator(owner, upgrade), CASES[upgrade], followed=False)

@@ -9,6 +9,7 @@ import django
 import pytest
 from django.conf import settings
 from django.db import connections, models
+from django.db.backends.postgresql.features import DatabaseFeatures
 from django.db.migrations import Migration, operations
 from django.db.migrations.state import ProjectState
 from django.db.utils import ConnectionHandler
@@ -16,6 +17,7 @@ from django.db.utils import ConnectionHandler
 from tests.conftest import Connection, MakeRole
 from tests.support import moving
 from tests.support.migrating import FILL, Migrated, assert_survives
+from tests.support.servers import Server
 from tests.support.there_and_back import run
 
 pytestmark = pytest.mark.core
@@ -49,8 +51,11 @@ Operations = list[Any]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def configured() -> None:
+def configured(server: Server) -> None:
     """Configure Django once. The database that its settings name is replaced for each migration."""
+    (oldest, *_) = DatabaseFeatures.minimum_database_version
+    if server.major < oldest:
+        pytest.skip(f"this Django asks for PostgreSQL {oldest}")
     if not settings.configured:
         named = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "none"}}
         settings.configure(INSTALLED_APPS=[], USE_TZ=True, DATABASES=named)
@@ -107,7 +112,9 @@ def migrator(owner: str, steps: Operations) -> Callable[[Connection], None]:
 
 
 _FILLED = Migrated(
-    first={1: "row_rewritten", 3: "constraint", 6: "row_rewritten"}, second={5: "row_rewritten"}
+    first={1: "row_rewritten", 3: "constraint", 6: "row_rewritten"},
+    second={5: "row_rewritten"},
+    writes=("update deals set owner = 'later' where id = 4", "delete from notes"),
 )
 _RETYPED = Migrated(
     first=dict.fromkeys((1, 3, 6), "schema_changed"),
@@ -120,10 +127,6 @@ CASES: dict[str, tuple[Operations, Migrated]] = {
     "field added": (
         [operations.AddField("deal", "region", models.CharField(max_length=9, default="eu"))],
         _UNKNOWN,
-    ),
-    "field added that may be null": (
-        [operations.AddField("deal", "region", models.CharField(max_length=9, null=True))],
-        Migrated(),
     ),
     "field added with a default of the database": (
         [operations.AddField("deal", "region", models.CharField(max_length=9, db_default="eu"))],
@@ -192,7 +195,6 @@ CASES: dict[str, tuple[Operations, Migrated]] = {
         [operations.AlterModelTable("deal", "offers")],
         Migrated(deals="offers", writes=("update offers set owner = 'later'",)),
     ),
-    "field removed": ([operations.RemoveField("deal", "slug")], Migrated()),
     "index and constraint added": (
         [
             operations.AddIndex("deal", models.Index(fields=["owner"], name="by_owner")),
@@ -202,10 +204,6 @@ CASES: dict[str, tuple[Operations, Migrated]] = {
                 models.UniqueConstraint(fields=["owner", "slug"], name="one_of_each"),
             ),
         ],
-        Migrated(),
-    ),
-    "foreign key made one to one": (
-        [operations.AlterField("note", "deal", models.OneToOneField("crm.Deal", models.CASCADE))],
         Migrated(),
     ),
 }
