@@ -13,6 +13,7 @@ from benchmarks.interference.kinds import generate
 from benchmarks.interference.measure import Outcome, measure
 from benchmarks.interference.policies import POLICIES
 from benchmarks.interference.tables import by_kind, by_policy, shortcomings
+from tests.support.pages import DOCS
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.core
@@ -67,3 +68,8 @@ def test_the_tables_show_every_policy_and_kind(outcomes: _Outcomes) -> None:
     together = [one for found in outcomes.values() for one in found]
     assert len(by_policy(together).splitlines()) == 2 + len(outcomes)
     assert len(by_kind(together).splitlines()) == 2 + len({one.kind for one in together})
+
+
+@pytest.mark.parametrize("policy", [policy.name for policy in POLICIES])
+def test_the_page_shows_what_became_of_a_policy(policy: str) -> None:
+    assert f"\n| {policy} |" in (DOCS / "interference.md").read_text(encoding="utf-8")

@@ -203,3 +203,17 @@ def test_a_cascade_brings_back_what_stood_before_another_agent_made_its_own() ->
     oracle = _oracle([Delete("deals", 1)], again, who=_OTHER)
     assert _damage(oracle, oracle.former, _OTHER) == []
     assert _damage(oracle, oracle.former) != []
+
+
+@pytest.mark.parametrize(("stage", "unseen"), [("Won", True), ("Lost", False)])
+def test_what_a_person_left_as_it_was_between_two_agents_is_damage_that_nobody_sees(
+    stage: str, unseen: bool
+) -> None:
+    before = (Insert("deals", _deal(1)),)
+    later = (
+        (Part(PERSON, (Update("deals", 1, {"stage": stage}),)),),
+        (Part(_OTHER, (Delete("deals", 1),)),),
+    )
+    oracle = Oracle(History(0, "test", before, ((Part(AGENT, (_WON,)),),), later))
+    (damage,) = oracle.damage(oracle.former, {_OTHER})
+    assert (str(damage), damage.unseen) == ("value changed: deals 1 stage", unseen)

@@ -20,7 +20,7 @@ own work taken back:
 
 - a row of others is gone, or a row of the agent's that others have written to;
 - a cell differs that others wrote last, if only the same value once more, or there and back;
-- a cell that the agent wrote last holds something that it never held before the agent;
+- a cell that the agent wrote last holds what it held neither before nor under the agent;
 - a counter (here: a column that everybody only adds to) is not what it was, less what the
   invocation itself added;
 - a row is back that others deleted, or that the agent deleted and at whose key others have
@@ -48,5 +48,8 @@ Where this can be argued about:
   asked to. So it is held to the histories in which everything can go back.
 - ``cascade`` is asked to take along other agents' work that stands in the way: that is no damage,
   in whatever row. People's is.
+- Some damage the capture mode ``agent`` cannot foresee, since a person's write left no trace: a row
+  made and deleted again, or what a person wrote between two agents and left as it was. It counts
+  as damage, but misses no aim of ``agent``.
 - ``force`` is asked to destroy later work, and shown for the record.
 """

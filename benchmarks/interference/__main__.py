@@ -9,7 +9,7 @@ from pathlib import Path
 import benchmarks.interference as package
 from benchmarks.interference.kinds import generate
 from benchmarks.interference.measure import measure
-from benchmarks.interference.tables import by_kind, by_policy, save, shortcomings
+from benchmarks.interference.tables import by_kind, by_policy, save, shortcomings, write_page
 from tests.support import matrix
 from tests.support.servers import start
 
@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pg", type=int, metavar="MAJOR", default=18)
     parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--page", type=Path, help="put the tables into this page")
     options = parser.parse_args()
     begun = time.monotonic()
     server = start(matrix.binaries(options.pg))
@@ -31,10 +32,14 @@ def main() -> None:
     finally:
         server.close()
     seconds = time.monotonic() - begun
-    print(
-        f"{options.histories:,} histories, seed {options.seed}, PostgreSQL {options.pg},"
-        f" {seconds:.0f} s\n\n{by_policy(outcomes)}\n\n{by_kind(outcomes)}\n"
+    text = (
+        f"{options.histories:,} histories, seed {options.seed}, PostgreSQL {options.pg}:\n\n"
+        f"{by_policy(outcomes)}\n\nBy what others did:"
+        f" histories damaged, and share of the recoveries made.\n\n{by_kind(outcomes)}\n"
     )
+    print(f"{text}\n{seconds:.0f} s")
+    if options.page:
+        write_page(options.page, text)
     if options.json:
         about = {"histories": options.histories, "seed": options.seed, "pg": options.pg}
         save(options.json, {**about, "seconds": round(seconds)}, outcomes)

@@ -71,7 +71,8 @@ def by_policy(outcomes: Sequence[Outcome]) -> str:
 def by_kind(outcomes: Sequence[Outcome]) -> str:
     """Return a table by kind of interference: histories damaged, and share of recoveries made."""
     lines = []
-    for kind in dict.fromkeys(outcome.kind for outcome in outcomes):
+    kinds = dict.fromkeys(outcome.kind for outcome in outcomes)
+    for kind in sorted(kinds, key=["mixed", "anything"].count):
         here = [outcome for outcome in outcomes if outcome.kind == kind]
         tallies = [_of(here, name) for name in _SHOWN]
         first = tallies[0]
@@ -122,6 +123,15 @@ def save(path: Path, about: Mapping[str, Any], outcomes: Sequence[Outcome]) -> N
         for policy in POLICIES
     }
     path.write_text(json.dumps({**about, "results": results}, indent=1, default=str) + "\n")
+
+
+def write_page(path: Path, text: str) -> None:
+    """Put the figures into a page, between its two comments, in place of those that stood there."""
+    begin, end = "<!-- figures -->", "<!-- end of figures -->"
+    page = path.read_text(encoding="utf-8")
+    before, after = page.partition(begin)[0], page.partition(end)[2]
+    assert after, f"{path} has no place for figures"
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def _share(made: int, of: int) -> str:
