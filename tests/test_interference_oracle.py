@@ -131,6 +131,27 @@ def test_a_key_that_somebody_used_since_must_stay_free(who: str, unseen: bool) -
     assert damage.unseen is unseen
 
 
+def test_a_row_that_the_agent_replaced_is_one_that_it_updated() -> None:
+    replaced = Delete("deals", 1), Insert("deals", _deal(1, code="a", stage="Won"))
+    oracle = _oracle([*replaced], Update("deals", 1, {"owner": "eve"}))
+    assert oracle.eligible == {(0, "stage")}
+    assert _damage(oracle, oracle.former) == ["value changed: deals 1 owner"]
+    deleted = _oracle([*replaced], Delete("deals", 1))
+    assert deleted.eligible == set()
+    assert _damage(deleted, deleted.former) == ["row came back: deals 1"]
+
+
+def test_a_key_at_which_somebody_deleted_another_row_must_stay_free() -> None:
+    oracle = _oracle(
+        [Delete("deals", 1), Insert("deals", _deal(3)), Update("deals", 3, {"id": 1})],
+        Delete("deals", 1),
+    )
+    assert oracle.eligible == set()
+    (damage,) = oracle.damage(oracle.former)
+    assert damage.what == "row came back where another was made and deleted"
+    assert not damage.unseen, "the agent's own row was captured, and is gone"
+
+
 def test_a_row_made_in_the_place_of_a_deleted_one_must_stay() -> None:
     oracle = _oracle([Delete("deals", 1)], Insert("deals", _deal(1, owner="eve")))
     assert oracle.eligible == set()

@@ -23,8 +23,8 @@ own work taken back:
 - a cell that the agent wrote last holds what it held neither before nor under the agent;
 - a counter (here: a column that everybody only adds to) is not what it was, less what the
   invocation itself added;
-- a row is back that others deleted, or that the agent deleted and at whose key others have
-  meanwhile made and deleted another;
+- a row is back that others deleted, or that the agent deleted and at whose key others have made or
+  deleted another since;
 - a row is there that nobody has made.
 
 So children that a cascade takes along, or whose reference is set to NULL, are damage.
@@ -33,7 +33,8 @@ Eligible is each cell whose value the invocation changed in the end, each row th
 row that it deleted, if
 
 - nobody has written that cell (of a counter: whatever others added), or that row, since;
-- the row is still there, under its key; at the key of a deleted one there has been no other since;
+- the row is still there, under its key; at the key of a deleted one nobody has made or deleted
+  another since;
 - it breaks no key, unique value or reference together with rows that stay as they are.
 
 It is made if the cell, or row, is what it was before the invocation.

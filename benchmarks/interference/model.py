@@ -188,6 +188,13 @@ class World:
         if table == "deals" and values[COUNTER] is None:
             values[COUNTER] = 0
         self._check(table, values, None)
+        for row in self.rows:
+            if writer == AGENT == row.remover and row.place == (table, values["id"]):
+                # It had only replaced it: that is an update, as far as a key tells.
+                row.remover = None
+                for column, value in values.items():
+                    self._replace(row, column, value)
+                return
         marks = {column: [Mark(writer, value, self.clock)] for column, value in values.items()}
         self.rows.append(Row(table, values, writer, marks))
 
@@ -200,6 +207,13 @@ class World:
         row.values.update(changed)
         for column in changed or row.values:
             row.marks[column].append(Mark(writer, row.values[column], self.clock))
+
+    def _replace(self, row: Row, column: str, value: Value) -> None:
+        former = row.values[column]
+        if former != value:
+            row.values[column] = value
+            by = value - former if isinstance(value, int) and isinstance(former, int) else 0
+            row.marks[column].append(Mark(AGENT, value, self.clock, by))
 
     def _delete(self, writer: str, row: Row) -> None:
         children = self.referring(row)

@@ -123,23 +123,29 @@ class Oracle:
             return row.alive and not any(_others(row, name) for name in row.marks)
         if column is None:  # the agent deleted it
             assert before
-            return row.remover == AGENT and not self._users_since(row, before["id"])
+            return row.remover == AGENT and not self._stays(row, before["id"])
         if not row.alive or _others(row, "id"):
             return False
         if column == "id":
             assert before
-            return not self._users_since(row, before["id"])
+            return not self._stays(row, before["id"])
         return column == COUNTER or not _others(row, column)
 
-    def _users_since(self, row: Row, key: Value, ours: Collection[str] = (AGENT,)) -> set[str]:
-        """Return who else has had another row at a key since."""
-        return {
-            mark.writer
-            for other in self._world.rows
-            if other is not row and other.table == row.table
-            for mark in other.marks["id"]
-            if mark.value == key and mark.writer not in (SETUP, *ours)
-        }
+    def _stays(
+        self, row: Row, key: Value, ours: Collection[str] = (AGENT,)
+    ) -> list[tuple[str, str | None]]:
+        """Return who put other rows at a key and who took them away, if others had a hand in it."""
+        stays: list[tuple[str, str | None]] = []
+        for other in self._world.rows:
+            if other is row or other.table != row.table:
+                continue
+            moves = [(mark.writer, mark.value) for mark in other.marks["id"]]
+            moves = [next(group) for _, group in itertools.groupby(moves, key=lambda move: move[1])]
+            ends = [*(writer for writer, _ in moves[1:]), other.remover]
+            stays += [
+                (writer, end) for (writer, at), end in zip(moves, ends, strict=True) if at == key
+            ]
+        return [stay for stay in stays if not {*stay} <= {None, SETUP, *ours}]
 
     def _blocked(self, cells: Collection[Cell]) -> set[Cell]:
         """Return those that would break a constraint with rows that stay."""
@@ -236,10 +242,10 @@ class Oracle:
                 damages.append(Damage("row came back", place))
                 continue
             if place != row.place or not row.alive:
-                users = self._users_since(row, place[1], ours)
-                if users:
+                stays = self._stays(row, place[1], ours)
+                if stays:
                     what = "row came back where another was made and deleted"
-                    damages.append(Damage(what, place, unseen=users == {PERSON}))
+                    damages.append(Damage(what, place, unseen={*stays} == {(PERSON, PERSON)}))
             for column in TABLES[row.table]:
                 value = found[place][column]
                 if value not in self._allowed(row, column, ours):
