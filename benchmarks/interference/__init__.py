@@ -43,6 +43,8 @@ Where this can be argued about:
 
 - Rows are their primary keys. A row that others gave another key is a row that they deleted and
   another that they made: what the agent wrote to it is not eligible.
+- Rows that pass a key on to each other within the invocation are one thing: eligible only if nobody
+  has written to any of them.
 - Cells are counted one by one: of two columns that the agent wrote, one is eligible though somebody
   wrote the other. Who takes a row for the unit may call that one neither eligible nor made.
 - ``merge`` without ``skip`` refuses the whole invocation where one row cannot go back, as it is

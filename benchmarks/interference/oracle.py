@@ -89,6 +89,7 @@ class Oracle:
         self.current = world.state()
         self.agents = {part.writer for part in later} - {PERSON}
         self.wanted = self._wanted()
+        self._bound = self._passed_on()
         self.eligible = self._eligible()
         contested = {number for number, column in self.wanted.keys() - self.eligible}
         self.beside = {cell for cell in self.eligible if cell[0] in contested}
@@ -116,9 +117,33 @@ class Oracle:
                 return cells
             cells -= blocked
 
+    def _passed_on(self) -> set[int]:
+        """Return the rows that took keys from each other in the invocation, if others wrote any."""
+        rows = self._world.rows
+        had = {
+            (r.table, self._before[id(r)]["id"]): n
+            for n, r in enumerate(rows)
+            if id(r) in self._before
+        }
+        groups = {n: {n} for n in range(len(rows))}
+        for number, row in enumerate(rows):
+            after = self._after.get(id(row))
+            former = had.get((row.table, after["id"])) if after else None
+            if former is not None and former != number:
+                joined = groups[number] | groups[former]
+                groups |= dict.fromkeys(joined, joined)
+        return {
+            n
+            for n, group in groups.items()
+            if len(group) > 1
+            and any(_others(rows[m], name) for m in group for name in rows[m].marks)
+        }
+
     def _untouched(self, number: int, column: str | None) -> bool:
         row = self._world.rows[number]
         before = self._before.get(id(row))
+        if number in self._bound:
+            return False
         if column is None and before is None:  # the agent made it
             return row.alive and not any(_others(row, name) for name in row.marks)
         if column is None:  # the agent deleted it
