@@ -189,7 +189,9 @@ class Undoer(Actor):
     kind = "undo"
     leads = True
 
-    def __init__(self, name: str, seed: object, *, cascades: bool = False, plans: bool = True) -> None:
+    def __init__(
+        self, name: str, seed: object, *, cascades: bool = False, plans: bool = True
+    ) -> None:
         super().__init__(name, seed)
         self._plans = plans
         self._modes = ("abort",) * 20 + ("skip",) * 10 + ("cascade",) * cascades

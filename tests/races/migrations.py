@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.races.scheduler import Actor, Deed
 from pyagentundo import installer
+from tests.races.scheduler import Actor, Deed
 
 #: A table in two partitions; rows never leave theirs.
 PARTS = """

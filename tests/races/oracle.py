@@ -292,7 +292,9 @@ class Judge:
     # Reading --------------------------------------------------------------------------------
 
     def _now(self, part: Part) -> dict[int, State]:
-        columns = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(c)) for c in part.columns)
+        columns = sql.SQL(", ").join(
+            sql.SQL("{}::text").format(sql.Identifier(c)) for c in part.columns
+        )
         query = sql.SQL("select id, {} from {}").format(columns, sql.Identifier(part.table))
         return {key: tuple(state) for key, *state in self.conn.execute(query).fetchall()}
 

@@ -135,7 +135,9 @@ class Race:
         self.written: list[str] = []
         self.taken: list[str] = []
         self.broken: list[BaseException] = []
-        self.collisions: set[tuple[str, int, str, int]] = set()
+        #: How often one kind of actor waited for another.
+        self.collisions = Counter[tuple[str, str]]()
+        self._pairs: set[tuple[str, int, str, int]] = set()
         self._actors: dict[int, Actor] = {}
         self.seconds = 0.0
 
@@ -199,7 +201,7 @@ class Race:
                     for waiting, blocking in conn.execute(_WAITING).fetchall():
                         one, two = self._actors.get(waiting), self._actors.get(blocking)
                         if one and two:
-                            self.collisions.add((one.name, one.number, two.name, two.number))
+                            self._note(one, two)
                     if wanted is not None and self.met("undo") >= wanted:
                         self.done.set()
                     time.sleep(0.002)
@@ -207,10 +209,15 @@ class Race:
             self.broken.append(error)
             self.done.set()
 
-    def met(self, *kinds: str) -> int:
-        """Return how many collisions there were in which an actor of such a kind took part."""
-        names = {actor.name for actor in list(self._actors.values()) if actor.kind in kinds}
-        return sum(one in names or two in names for one, _, two, _ in list(self.collisions))
+    def _note(self, one: Actor, two: Actor) -> None:
+        pair = (one.name, one.number, two.name, two.number)
+        if pair not in self._pairs:
+            self._pairs.add(pair)
+            self.collisions[one.kind, two.kind] += 1
+
+    def met(self, kind: str) -> int:
+        """Return how many collisions there were in which an actor of this kind took part."""
+        return sum(number for kinds, number in self.collisions.items() if kind in kinds)
 
     def states(self) -> Counter[tuple[str, str, str]]:
         """Count the SQLSTATEs that were seen, by kind of actor and isolation level."""
@@ -221,8 +228,7 @@ class Race:
         return {
             "seconds": round(self.seconds, 1),
             "transactions": len(self.deeds),
-            "collisions": len(self.collisions),
-            "with an undo": self.met("undo"),
+            "collisions": _named(self.collisions),
             "undos": _named(
                 Counter(
                     (d.mode, d.result.status if d.result else d.sqlstate, d.outcome)

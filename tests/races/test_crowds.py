@@ -31,9 +31,10 @@ def test_nothing_is_lost_doubled_or_deadlocked(
 ) -> None:
     make_tables(db, noisy=noisy)
     judge, crowd = Judge(db), race(levels=levels)
-    people = [Writer(f"person-{n}", seed, agent=False) for n in (1, 2)]
-    agents = [Writer(f"agent-{n}", seed, agent=True) for n in (1, 2)]
-    undoers = [Undoer(f"undoer-{n}", seed, cascades=bool(collisions)) for n in (1, 2, 3)]
+    many = 4 if collisions else 2
+    people = [Writer(f"person-{n}", seed, agent=False) for n in range(many)]
+    agents = [Writer(f"agent-{n}", seed, agent=True) for n in range(many)]
+    undoers = [Undoer(f"undoer-{n}", seed, cascades=bool(collisions)) for n in range(many)]
     crowd.run([*people, *agents, *undoers], steps=6, collisions=collisions)
     print(json.dumps({"seed": seed, **crowd.figures()}, default=str))
     judge.accept(crowd)

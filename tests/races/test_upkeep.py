@@ -10,7 +10,7 @@ from tests.conftest import Connection
 from tests.races.actors import Undoer, Writer, make_tables
 from tests.races.conftest import NewRace
 from tests.races.migrations import Keeper, Migrator
-from tests.races.oracle import DEALS, Judge, Part
+from tests.races.oracle import DEALS, Judge
 from tests.races.scheduler import Actor
 
 CHANGERS: dict[str, type[Actor]] = {"ddl": Migrator, "keep": Keeper}
