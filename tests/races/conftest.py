@@ -47,3 +47,9 @@ def collisions(request: pytest.FixtureRequest) -> int | None:
     """Return how many collisions are wanted; None: as many as come."""
     wanted = request.config.getoption("--collisions")
     return int(wanted) if wanted else None
+
+
+@pytest.fixture
+def times(collisions: int | None) -> int:
+    """Return by how much longer races last in the long form."""
+    return 10 if collisions else 1

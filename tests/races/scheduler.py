@@ -100,6 +100,8 @@ class Actor:
             self.act(deed)
         except psycopg.Error as error:
             lost = self.conn.closed or self.conn.broken
+            if not error.sqlstate and not lost:
+                raise  # never got to the server
             if deed.outcome != "unknown" or (error.sqlstate and not lost):
                 deed.outcome = "failed"
             deed.sqlstate = error.sqlstate or "connection lost"

@@ -18,7 +18,7 @@ CHANGERS: dict[str, type[Actor]] = {"ddl": Migrator, "keep": Keeper}
 
 @pytest.mark.parametrize("kind", CHANGERS)
 def test_what_is_written_meanwhile_is_captured_once_and_goes_back(
-    db: Connection, race: NewRace, seed: str, kind: str
+    db: Connection, race: NewRace, seed: str, times: int, kind: str
 ) -> None:
     make_tables(db)
     judge, crowd = Judge(db, [DEALS]), race()
@@ -28,7 +28,7 @@ def test_what_is_written_meanwhile_is_captured_once_and_goes_back(
         Writer("agent-2", seed, agent=True, fields=("deals",)),
     ]
     undoers = [Undoer(f"undoer-{n}", seed, plans=False) for n in (1, 2)]
-    crowd.run([*writers, *undoers, CHANGERS[kind](kind, seed)], steps=6)
+    crowd.run([*writers, *undoers, CHANGERS[kind](kind, seed)], steps=6 * times)
     print(json.dumps({"seed": seed, **crowd.figures()}, default=str))
     # Whoever alters a table waits for a lock no longer than a moment.
     judge.accept(crowd, allowed=[("ddl", "55P03"), ("keep", "55P03")])
