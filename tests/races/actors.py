@@ -180,8 +180,6 @@ class Undoer(Actor):
     Args:
         name: of the actor.
         seed: of the whole race.
-        cascades: whether some take other agents along. They run after agents who do not stop, may
-            give up, and take their time.
         plans: whether some look at the plan before.
 
     """
@@ -189,12 +187,9 @@ class Undoer(Actor):
     kind = "undo"
     leads = True
 
-    def __init__(
-        self, name: str, seed: object, *, cascades: bool = False, plans: bool = True
-    ) -> None:
+    def __init__(self, name: str, seed: object, *, plans: bool = True) -> None:
         super().__init__(name, seed)
         self._plans = plans
-        self._modes = ("abort",) * 20 + ("skip",) * 10 + ("cascade",) * cascades
 
     def act(self, deed: Deed) -> None:
         """Revert one to three tags, or redo one."""
@@ -209,14 +204,10 @@ class Undoer(Actor):
             deed.outcome, deed.mode = "rolled back", "idle"
             return
         count = self.random.choice((1, 1, 2, 3)) if undo else 1
-        mode = "abort" if merge else self.random.choice(self._modes)
-        if mode == "cascade":  # each writer that comes along takes others along
-            recent = recent[-2:]
+        mode = "abort" if merge else self.random.choice(("abort", "abort", "skip"))
         deed.aim = tuple(sorted({self.random.choice(recent) for _ in range(count)}))
         deed.mode = f"{mode}{' merge' if merge else ''}{'' if undo else ' redo'}"
         self.begin(deed)
-        if mode == "cascade":
-            self.conn.execute("set local lock_timeout = '1s'")
         if self._plans and self.random.random() < 0.2:
             plan(self.conn, deed.aim, on_conflict=mode, merge=merge)
             self.pause()

@@ -73,6 +73,22 @@ class Keeper(Actor):
         self.end(deed)
 
 
+class Leaver(Keeper):
+    """Untracks, and tracks again a moment later; what is written in between is not captured."""
+
+    def act(self, deed: Deed) -> None:
+        """Do the one or the other."""
+        deed.mode = "track" if self.tracked(False) else "untrack"
+        self.pause(0.02 if deed.mode == "track" else 0.4)
+        self.conn.execute(f"select agentundo.{deed.mode}('deals')".encode())
+        deed.outcome = "committed"
+
+    def tracked(self, active: bool) -> bool:
+        """Return whether the table is tracked, or is not."""
+        query = "select from agentundo._tracked where name = 'public.deals' and active = %s"
+        return self.conn.execute(query, [active]).rowcount > 0
+
+
 class Upgrader(Actor):
     """Applies all functions, views and grants again."""
 

@@ -132,8 +132,6 @@ class Judge:
                 continue
             if deed.kind == "undo" and state == "UN001":
                 continue
-            if state == "55P03" and deed.mode.startswith("cascade"):  # agents write all the time
-                continue
             self.complaints.append(
                 f"{deed.actor} ({deed.level}, {deed.kind} {deed.mode} {deed.tag or deed.aim})"
                 f" saw {state}: {deed.message}"
@@ -256,17 +254,18 @@ class Judge:
         where = f"{part.table} {change.key}: {undo.mode} of {undo.invocations}"
         mine, again = _members(undo.invocations, reverts)
         assert change.invocation is not None
-        if change.before and _writer(change.before) not in _writers(mine, chain):
+        if not again and change.before and not _wrote(mine, change.before):
             self.complaints.append(f"{where} has overwritten {change.before}")
         if chain.vague:
             return
         if again:
-            for name in again:
-                if name in chain.taken:
-                    entries, before, after = chain.taken[name]
-                    if (change.before, change.after) != (after, before):
-                        self.complaints.append(f"{where} again: {change} instead of {before}")
-                    chain.standing += entries
+            found = [chain.taken[name] for name in again if name in chain.taken]
+            for entries, before, after in found:
+                if (change.before, change.after) != (after, before):
+                    self.complaints.append(f"{where} again: {change} instead of {before}")
+                chain.standing += entries
+            if not found:
+                self.complaints.append(f"{where} did again what it had not undone: {change}")
             return
         entries = []
         while chain.standing and chain.standing[-1][0] in mine:
@@ -348,7 +347,7 @@ class Judge:
 
 
 def _facts(deed: Deed, gaps: str) -> list[tuple[str, str | None, str, int, str | None]]:
-    if deed.tag is None and gaps != "nobody":
+    if deed.tag is None and gaps == "people":  # not captured, where only agents are
         return []
     return [(w.table, deed.tag, w.operation, w.key, w.token) for w in deed.writes]
 
@@ -373,7 +372,7 @@ def _members(names: Iterable[str], reverts: dict[str, Undo]) -> tuple[set[str], 
     return mine, again
 
 
-def _writers(mine: set[str], chain: Chain) -> set[str]:
-    """Return who may have left a row that a revert of these tags replaces."""
+def _wrote(mine: set[str], state: State) -> bool:
+    """Tell whether one of these tags is of whoever has left this state."""
     agents = {name.split(":")[1] for name in mine}
-    return agents | ({_writer(chain.state)} if "shared" in agents or chain.taken else set())
+    return _writer(state) in agents or ("shared" in agents and "agent" in _writer(state))
