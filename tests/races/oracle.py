@@ -92,6 +92,7 @@ class Judge:
         self.armed = triggers(conn)
         self.complaints: list[str] = []
         self.vague = 0
+        self._late: set[str | None] = set()
 
     def accept(self, race: Race, *, allowed: Iterable[tuple[str, str]] = ()) -> None:
         """Fail unless everything holds.
@@ -104,6 +105,12 @@ class Judge:
         self._accept_states(race, set(allowed))
         self._accept_history(race)
         reverts = self._reverts()
+        # What came and went since their snapshot they do not see (docs/limits.md).
+        self._late = {
+            deed.result.revert_id
+            for deed in race.deeds
+            if deed.result and deed.level != "read committed"
+        }
         self._accept_answers(race, reverts)
         for part in self.parts:
             self._replay(part, reverts, race)
@@ -254,6 +261,8 @@ class Judge:
         where = f"{part.table} {change.key}: {undo.mode} of {undo.invocations}"
         mine, again = _members(undo.invocations, reverts)
         assert change.invocation is not None
+        if change.before is None and change.invocation in self._late:
+            chain.vague = True
         if not again and change.before and not _wrote(mine, change.before):
             self.complaints.append(f"{where} has overwritten {change.before}")
         if chain.vague:

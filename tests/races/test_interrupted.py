@@ -72,7 +72,7 @@ def test_all_of_it_has_happened_or_nothing(
     written = read(db).tables
     undoing = max(_seconds(act, connect(), "agent") for act in (revert, redo))  # from the start
     state = "written"
-    repeats = 200 if request.config.getoption("--collisions") else 12
+    repeats = 200 if request.config.getoption("--collisions") else 8
     for number in range(repeats):
         before = read(db)
         act: Callable[..., Any] = revert if state == "written" else redo
