@@ -123,7 +123,7 @@ class Judge:
         errors = rows(self.conn, "select * from agentundo.check() where severity = 'error'")
         if errors:
             self.complaints.append(f"check() reports {errors}")
-        assert not self.complaints, "\n".join(self.complaints[:10])
+        assert not self.complaints, "\n".join(said[:800] for said in self.complaints[:10])
         assert_keys_hold(self.conn)
 
     # What was seen --------------------------------------------------------------------------
@@ -280,7 +280,9 @@ class Judge:
         while chain.standing and chain.standing[-1][0] in mine:
             entries.insert(0, chain.standing.pop())
         if not entries:
-            self.complaints.append(f"{where} took back what is not its own: {change}, {chain}")
+            self.complaints.append(
+                f"{where} took back what is not its own: {change}, {chain.standing[-5:]}"
+            )
         elif entries[0][1] != change.after:
             self.complaints.append(f"{where} made {change.after} instead of {entries[0][1]}")
         chain.taken[change.invocation] = (entries, change.before, change.after)
@@ -295,7 +297,9 @@ class Judge:
         for key, chain in chains.items():
             for owner, _ in chain.standing:
                 if last.get(owner) and "shared" not in owner and not chain.vague:
-                    self.complaints.append(f"{part.table} {key}: {owner} still stands: {chain}")
+                    self.complaints.append(
+                        f"{part.table} {key}: {owner} still stands: {chain.standing[-5:]}"
+                    )
 
     # Reading --------------------------------------------------------------------------------
 
