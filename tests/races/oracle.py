@@ -265,8 +265,6 @@ class Judge:
             chain.vague = True
         if not again and change.before and not _wrote(mine, change.before):
             self.complaints.append(f"{where} has overwritten {change.before}")
-        if chain.vague:
-            return
         if again:
             found = [chain.taken[name] for name in again if name in chain.taken]
             for entries, before, after in found:
@@ -275,6 +273,9 @@ class Judge:
                 chain.standing += entries
             if not found:
                 self.complaints.append(f"{where} did again what it had not undone: {change}")
+            return
+        if chain.vague:
+            chain.taken[change.invocation] = ([], change.before, change.after)
             return
         entries = []
         while chain.standing and chain.standing[-1][0] in mine:
