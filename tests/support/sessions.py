@@ -77,6 +77,10 @@ class Session:
         """Stop what still runs, close the connection, end the thread."""
         if self._blockers():
             self._observer.execute("select pg_terminate_backend(%s)", [self.pid])
+        self.end()
+
+    def end(self) -> None:
+        """Close the connection and end the thread, which has nothing to do any more."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self.conn.close()
 
