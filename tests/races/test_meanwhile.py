@@ -1,0 +1,81 @@
+"""A revert that waits while a table or agentundo itself is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyagentundo import installer
+from tests.concurrency.conftest import NewSession
+from tests.conftest import Connect, Connection
+from tests.support.deals import TABLES
+from tests.support.sessions import PATIENT, outcome
+from tests.support.state import assert_same, snapshot
+from tests.support.undo import plan, revert, write
+
+pytestmark = pytest.mark.core
+
+#: A revert gives way after an eighth of this; here it waits until the other one is done.
+STUBBORN = f"{PATIENT} -c deadlock_timeout=100s"
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["rename column owner to keeper", "drop column owner", "alter column amount type bigint"],
+)
+@pytest.mark.parametrize("what", [plan, revert], ids=["plan", "revert"])
+def test_a_column_changes_while_the_table_is_waited_for(
+    db: Connection,
+    session: NewSession,
+    change: str,
+    what: Callable[..., Any],
+) -> None:
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    migration, waiting = session(), session(options=STUBBORN)
+    migration.run("begin", f"alter table deals {change}")
+    running = waiting.later(what, waiting.conn, "agent")
+    waiting.wait_until_blocked(running, by=migration)
+    migration.run("commit")
+    outcome(running)
+    assert [(row.status, row.action) for row in plan(db, "agent")] in ([], [("ok", "update")])
+
+
+def test_agentundo_is_upgraded_while_a_revert_waits_for_a_row(
+    db: Connection,
+    session: NewSession,
+    connect: Connect,
+) -> None:
+    before = snapshot(db, *TABLES)
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    writer, reverter = session(), session()
+    writer.run("begin", "select from deals where id = 1 for update")
+    running = reverter.later(revert, reverter.conn, "agent")
+    reverter.wait_until_blocked(running, by=writer)
+    installer.upgrade(connect())
+    writer.run("commit")
+    assert outcome(running).status == "reverted"
+    assert_same(before, snapshot(db, *TABLES))
+
+
+@pytest.mark.parametrize(
+    ("what", "mode"),
+    [(plan, "abort"), (plan, "cascade"), (revert, "cascade")],
+    ids=["plan", "plan cascade", "revert cascade"],
+)
+def test_agentundo_is_upgraded_while_a_table_is_waited_for(
+    db: Connection,
+    session: NewSession,
+    connect: Connect,
+    what: Callable[..., Any],
+    mode: str,
+) -> None:
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    holder, waiting = session(), session(options=STUBBORN)
+    holder.run("begin", "lock table deals in access exclusive mode")
+    running = waiting.later(what, waiting.conn, "agent", on_conflict=mode)
+    waiting.wait_until_blocked(running, by=holder)
+    installer.upgrade(connect())
+    holder.run("commit")
+    outcome(running)
