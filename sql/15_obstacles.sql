@@ -341,7 +341,7 @@ begin
     restored := array(select x from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') and x.action in ('insert', 'update'));
     going := array(select x from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') and x.action in ('delete', 'update'));
     moved := exists (select from unnest(restored) x where x.detail ? 'moved');
-    key := (agentundo._best_key(t.relation)).columns;
+    key := coalesce((agentundo._best_key(t.relation)).columns, '{}');
     if restored <> '{}' then
       return query select * from agentundo._broken(t, agentundo._broken_sql(t), restored);
       for f in

@@ -501,7 +501,7 @@ $body$
 declare
   x agentundo._decision;
 begin
-  for x in select y.* from unnest(d) y where y.status = 'conflict' and y.action <> 'none' loop
+  for x in select y.* from unnest(d) y where y.status = 'conflict' and y.action <> 'none' and y.reason not in ('schema_changed', 'erased') loop
     x.status := 'ok';
     d[x.place] := x;
   end loop;

@@ -156,3 +156,16 @@ def test_a_unique_key_that_allows_nulls_is_no_key(db: Connection) -> None:
     assert_undone(db, "delete from t where a is null")
     assert_undone(db, "update t set b = 2")
     assert_undone(db, "update t set a = 5 where a = 3")
+
+
+def test_a_unique_value_that_somebody_has_taken_is_a_conflict(db: Connection) -> None:
+    db.execute("create table t (a int unique, b int); insert into t values (1, 1), (2, 2)")
+    track(db, "t")
+    call = write(db, "delete from t")
+    db.execute("insert into t values (1, 7)")
+    before = everything(db)
+    assert reasons(db, call) == {"unique_taken": 1}
+    assert_refused(db, call)
+    assert revert(db, call, on_conflict="skip").counts == (0, 1, 0, 1, 1)
+    db.execute("delete from t where a = 2")
+    assert_same(before, everything(db))

@@ -25,7 +25,9 @@ def test_a_conflict_over_a_changed_column_names_it(db: Connection) -> None:
 
 def test_no_way_is_offered_that_is_none(db: Connection) -> None:
     """Neither merge nor force puts a value back that somebody else has, or breaks a key."""
-    db.execute("create table p (id int primary key, code text unique); insert into p values (1, 'a')")
+    db.execute(
+        "create table p (id int primary key, code text unique); insert into p values (1, 'a')"
+    )
     track(db, "p")
     write(db, "agent", "update p set code = 'x'")
     db.execute("insert into p values (2, 'a')")

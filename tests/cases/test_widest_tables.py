@@ -15,8 +15,9 @@ pytestmark = pytest.mark.core
 def test_a_table_for_whose_history_there_is_no_room_is_refused(db: Connection) -> None:
     listed = ", ".join(f"c{i} int2" for i in range(1599))
     db.execute(f"create table t (id int primary key, {listed})".encode())
-    with refused("UN004"):
+    with refused("UN004") as caught:
         track(db, "t")
+    assert "it has more than 1598 columns; history needs room for two" in caught.message
 
 
 def test_a_column_for_which_history_has_no_room_is_added_all_the_same(db: Connection) -> None:
@@ -30,8 +31,8 @@ def test_a_column_for_which_history_has_no_room_is_added_all_the_same(db: Connec
     with refused("UN008"):
         write(db, "update t set one_more = 3")
     assert_same(before, everything(db))
-    found = rows(db, "select severity, object from agentundo.check() where severity = 'error'")
-    assert found == [("error", "public.t")]
+    found = rows(db, "select distinct object from agentundo.check() where severity = 'error'")
+    assert found == [("public.t",)]
     # As soon as there is room again, it is followed.
     db.execute("alter table t drop column one_more")
     assert rows(db, "select object from agentundo.check() where severity = 'error'") == []

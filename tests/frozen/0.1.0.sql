@@ -5019,7 +5019,7 @@ begin
     restored := array(select x from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') and x.action in ('insert', 'update'));
     going := array(select x from unnest(d) x where x.tracked = t.id and x.status in ('ok', 'merge') and x.action in ('delete', 'update'));
     moved := exists (select from unnest(restored) x where x.detail ? 'moved');
-    key := (agentundo._best_key(t.relation)).columns;
+    key := coalesce((agentundo._best_key(t.relation)).columns, '{}');
     if restored <> '{}' then
       return query select * from agentundo._broken(t, agentundo._broken_sql(t), restored);
       for f in
@@ -5570,7 +5570,7 @@ $body$
 declare
   x agentundo._decision;
 begin
-  for x in select y.* from unnest(d) y where y.status = 'conflict' and y.action <> 'none' loop
+  for x in select y.* from unnest(d) y where y.status = 'conflict' and y.action <> 'none' and y.reason not in ('schema_changed', 'erased') loop
     x.status := 'ok';
     d[x.place] := x;
   end loop;

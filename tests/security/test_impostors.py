@@ -10,7 +10,7 @@ from psycopg import sql
 
 from tests.conftest import Connect, Connection
 from tests.security.conftest import proof
-from tests.support.undo import revert
+from tests.support.undo import refused, revert
 from tests.support.undoing import track
 
 pytestmark = pytest.mark.core
@@ -146,3 +146,17 @@ def test_whoever_plans_cannot_put_a_temporary_table_in_an_owners_way(
         revert(hand, call, reverted_by="dana")
     assert hand.execute("select who from loot").fetchall() == []
     assert db.execute("table s.t").fetchall() == []
+
+
+def test_an_agent_records_its_own_calls_under_its_own_role(
+    db: Connection, connect: Connect, make_role: Any
+) -> None:
+    bot = make_role(member_of="agentundo_agent")
+    hand = connect(user=bot)
+    with refused("UN003") as caught:
+        hand.execute("select agentundo.record_invocation('x', role => 'postgres')")
+    assert "an agent records its own calls, not those of postgres" in caught.message
+    assert caught.hint == "Leave role out."
+    hand.execute("select agentundo.record_invocation('y')")
+    found = db.execute("select id, role from agentundo.invocations").fetchall()
+    assert found == [("y", bot)]

@@ -110,7 +110,9 @@ def test_the_functions_of_triggers_are_only_lent(
     track(db, "hers.t")
     functions = db.execute(
         "select oid::regprocedure::text from pg_proc where pronamespace = 'agentundo'::regnamespace"
-        " and has_function_privilege(%s, oid, 'execute')",
+        " and has_function_privilege(%s, oid, 'execute')"
+        # It refuses tagged writes, and does nothing else: whoever makes a partition makes its copy.
+        " and proname <> '_unknown_partition'",
         [mallory],
     ).fetchall()
     assert functions == []

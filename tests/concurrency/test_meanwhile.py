@@ -1,4 +1,4 @@
-"""A revert that waits while a table or agentundo itself is changed."""
+"""Plans and reverts that wait while a table, or agentundo itself, is changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import Connect, Connection
 from tests.support.deals import TABLES
 from tests.support.sessions import PATIENT, outcome
 from tests.support.state import assert_same, snapshot
-from tests.support.undo import plan, revert, write
+from tests.support.undo import plan, refused, revert, write
 
 pytestmark = pytest.mark.core
 
@@ -79,3 +79,17 @@ def test_agentundo_is_upgraded_while_a_table_is_waited_for(
     installer.upgrade(connect())
     holder.run("commit")
     outcome(running)
+
+
+def test_a_plan_with_an_old_snapshot_asks_for_a_new_one(
+    db: Connection, session: NewSession
+) -> None:
+    """It sees the columns of then, and the table has those of now."""
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    old = session()
+    old.run("begin isolation level repeatable read", "select 1 from notes")
+    db.execute("alter table deals rename column owner to keeper")
+    with refused("40001") as caught:
+        plan(old.conn, "agent")
+    assert "a table was altered while it was looked at" in caught.message
+    assert caught.hint == "Call it again, in a new transaction."
