@@ -212,7 +212,7 @@ def test_a_row_that_somebody_gave_another_key_is_another_row() -> None:
 
 
 def test_rows_that_passed_a_key_on_are_free_only_together() -> None:
-    passed = [Delete("deals", 1), Update("deals", 2, {"id": 1})]
+    passed = (Delete("deals", 1), Update("deals", 2, {"id": 1}))
     unread = Delete("notes", 7)
     assert _oracle([unread, *passed]).eligible == {(0, None), (1, "id"), (2, None)}
     assert _oracle([unread, *passed], Add(1, 1)).eligible == set()

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pyagentundo.testing._state import TableState
 from tests.support.moving import errors
-from tests.support.state import TableState, assert_same, snapshot
+from tests.support.state import assert_same, snapshot
 from tests.support.there_and_back import assert_undoable, run
 from tests.support.undo import Connection, plan, redo, refused, revert, write
 
