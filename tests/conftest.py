@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--few", type=int, metavar="N", help="of each test at most N sets of parameters a server"
     )
     group.addoption(
-        "--share", action="store_true", help="the servers after the first share the tests"
+        "--share", action="store_true", help="each test on one of the servers, not on all"
     )
 
 
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     majors = [int(major) for major in (config.getoption("--pg") or "").split(",") if major]
     kept: set[int] = set()
     for (name, server), group in groups.items():
-        if share and server in majors[1:] and _turn(name, majors[1:]) != server:
+        if share and server in majors and _turn(name, majors) != server:
             continue
         # From the whole range of its parameters.
         chosen = {i * len(group) // few for i in range(few)} if few else set(range(len(group)))
