@@ -523,15 +523,16 @@ $body$;
 
 -- Nothing is locked before it is looked at: tables may be altered, and our functions replaced by an upgrade, between
 -- two looks. Then it looks again, with a new snapshot: therefore these functions are volatile, although they only read.
-create or replace function agentundo._look_again(tries int, code text, complaint text) returns void
+create or replace function agentundo._look_again(tries int, code text, complaint text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
-  if complaint like 'agentundo:%' or code = 'XX000' and complaint not like 'cache lookup failed%' then
-    raise exception using errcode = code, message = complaint;
+  if code = 'XX000' and complaint not like 'cache lookup failed%' then
+    return false;  -- another error
   elsif tries > 5 then
     raise exception using errcode = '40001', message = 'agentundo: a table was altered while it was looked at', hint = 'Call it again, in a new transaction.';
   end if;
+  return true;
 end
 $body$;
 
@@ -549,7 +550,9 @@ begin
       return;
     exception when undefined_column or undefined_table or undefined_function or internal_error then
       tries := tries + 1;
-      perform agentundo._look_again(tries, sqlstate, sqlerrm);
+      if not agentundo._look_again(tries, sqlstate, sqlerrm) then
+        raise;
+      end if;
     end;
   end loop;
 end
@@ -621,7 +624,9 @@ begin
       exit;
     exception when undefined_column or undefined_table or undefined_function or internal_error then
       tries := tries + 1;
-      perform agentundo._look_again(tries, sqlstate, sqlerrm);
+      if not agentundo._look_again(tries, sqlstate, sqlerrm) then
+        raise;
+      end if;
     end;
   end loop;
   return query
