@@ -304,7 +304,7 @@ def test_own_transactions_are_read_committed(
         for source in (strict, pool):
             other = make_undo(source)
             with psycopg.connect(dsn) as blocker:
-                blocker.execute("update deals set amount = 1 where id = 1")
+                blocker.execute("update deals set amount = amount + 1 where id = 1")
                 answers: list[Any] = []
                 thread = threading.Thread(
                     target=lambda other=other, answers=answers: answers.append(
