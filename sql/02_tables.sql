@@ -91,13 +91,13 @@ create table agentundo._column (
 );
 
 -- What the labels of enum columns were called, and when, so that a renamed label finds its way back.
--- A label keeps its sort order when it is renamed; history keeps the text.
+-- A label keeps its number when it is renamed; history keeps the text.
 create table agentundo._label (
   tracked      int not null references agentundo._tracked on delete cascade,
   attnum       smallint not null,
-  enum         bigint not null,                   -- the type's number: in another one places mean something else
+  enum         bigint not null,                   -- the type's number: another one has labels of its own
   label        text not null,
-  sortorder    real not null,                     -- NaN: the type that came in its place has no such label
+  place        bigint not null,                   -- its number in pg_enum; 0: the type that came since has no such label
   since_change bigint not null default 0,
   until_change bigint,                            -- set when it was renamed
   primary key (tracked, attnum, label, since_change)

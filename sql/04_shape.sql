@@ -164,7 +164,7 @@ declare
   last bigint;
 begin
   for s in
-    select 'agentundo._change_number'::regclass as sequence, 'select max(n) from (select max(change) as n from agentundo._change union all select max(number) from agentundo._revert union all select max(all_since) from agentundo._tracked) n' as query
+    select 'agentundo._change_number'::regclass as sequence, 'select max(n) from (select max(change) as n from agentundo._change union all select max(number) from agentundo._revert union all select max(greatest(all_since, nullif(key_since, 9223372036854775807))) from agentundo._tracked union all select max(greatest(since_change, nullif(until_change, 9223372036854775807))) from agentundo._column union all select max(greatest(since_change, until_change)) from agentundo._label union all select max(change) from agentundo._erased union all select max(greatest(emptied, rewritten)) from agentundo._member union all select max(trusted_after) from agentundo._stamp) n' as query
     union all
     select pg_get_serial_sequence(c.oid::regclass::text, a.attname)::regclass, format('select max(%I) from %s', a.attname, c.oid::regclass)
     from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attidentity <> '' and not a.attisdropped

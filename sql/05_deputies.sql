@@ -14,6 +14,10 @@ declare
   worker name := (select pg_get_userbyid(p.proowner) from pg_proc p where p.pronamespace = 'agentundo'::regnamespace and p.proname = '_act');
   capture regproc;
 begin
+  -- For tables of the owner's alone, and never for the catalog, whoever he is.
+  if not exists (select from pg_class c where c.oid = relation and pg_get_userbyid(c.relowner) = current_user and c.oid >= 16384) then
+    raise exception using errcode = 'UN003', message = format('agentundo: %s acts for no such table: %s', current_user, relation), hint = 'Run "select agentundo.track(...)" as the owner of the table.';
+  end if;
   case task
     when 'trigger' then
       capture := format('agentundo.%I', state)::regproc;

@@ -5,50 +5,40 @@
 -- rewritten and nothing in it depends on the user's types, so no ALTER or DROP of his is refused
 -- because of us. Event triggers call it where they exist; where not, sync() does (07_tracking.sql).
 
--- Notes what the labels of enum columns are called. A label with another name at the same place in the
--- order was renamed; after a logical copy, which numbers the places anew, they are matched by name once, and
--- so they are when the column was given another type.
+-- Notes what the labels of enum columns are called. A label of another name with the same number was renamed; after a
+-- logical copy, which gives them new numbers, and when the column was given another type, they are matched by name.
 create or replace function agentundo._sync_labels(tracked_id int, copied boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   number bigint := agentundo._last_change();
 begin
-  if copied then
-    update agentundo._label l set sortorder = e.enumsortorder, enum = e.enumtypid::bigint
-      from agentundo._tracked t, pg_attribute a, pg_enum e
-     where t.id = tracked_id and l.tracked = t.id and l.until_change is null
-       and a.attrelid = t.relation and a.attnum = l.attnum and e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label;
-  end if;
-  with place as (
-    select l.attnum, l.sortorder as former, p.enum, (select e.enumsortorder from pg_enum e where e.enumtypid = p.enum and e.enumlabel = l.label) as sortorder
+  with moved as (
+    select l.attnum, l.place as former, p.enum, coalesce((select e.oid::bigint from pg_enum e where e.enumtypid = p.enum and e.enumlabel = l.label), 0) as place
     from agentundo._label l
     join agentundo._tracked t on t.id = l.tracked
     join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
     cross join lateral (select agentundo._enum(a.atttypid) as enum) p
-    where t.id = tracked_id and l.until_change is null and l.enum <> p.enum::bigint)
-  update agentundo._label l set enum = p.enum::bigint, sortorder = coalesce(p.sortorder, 'NaN'),
-      until_change = case when p.sortorder is null then coalesce(l.until_change, number) else l.until_change end
-    from place p
-   where l.tracked = tracked_id and l.attnum = p.attnum and l.sortorder = p.former and l.enum <> p.enum::bigint;
-  with present as (
-    select a.attnum, e.enumtypid::bigint as enum, e.enumlabel::text as label, e.enumsortorder as sortorder
+    where t.id = tracked_id and l.until_change is null and (copied or l.enum <> p.enum::bigint))
+  update agentundo._label l set enum = m.enum::bigint, place = m.place, until_change = case when m.place = 0 then coalesce(l.until_change, number) else l.until_change end
+    from moved m where l.tracked = tracked_id and l.attnum = m.attnum and l.place = m.former;
+
+  update agentundo._label l set until_change = number
+    from agentundo._tracked t, pg_attribute a, pg_enum e
+   where t.id = tracked_id and l.tracked = t.id and l.until_change is null and a.attrelid = t.relation and a.attnum = l.attnum
+     and e.enumtypid = agentundo._enum(a.atttypid) and e.oid::bigint = l.place and e.enumlabel <> l.label;
+  delete from agentundo._label l where l.tracked = tracked_id and l.until_change = l.since_change;  -- no image has it
+
+  insert into agentundo._label (tracked, attnum, enum, label, place, since_change)
+    select t.id, a.attnum, e.enumtypid::bigint, e.enumlabel::text, e.oid::bigint,
+      case when exists (select from agentundo._label l where l.tracked = t.id and l.attnum = a.attnum and (l.label = e.enumlabel or l.place = e.oid::bigint)) then number else 0 end
     from agentundo._tracked t
     join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped
     join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid)
-    where t.id = tracked_id),
-  closed as (
-    update agentundo._label l set until_change = number
-     where l.tracked = tracked_id and l.until_change is null
-       and exists (select from present p where p.attnum = l.attnum and p.sortorder = l.sortorder and p.label <> l.label)
-    returning l.attnum, l.sortorder)
-  insert into agentundo._label (tracked, attnum, enum, label, sortorder, since_change)
-    select tracked_id, p.attnum, p.enum, p.label, p.sortorder,
-      case when exists (select from closed c where c.attnum = p.attnum and c.sortorder = p.sortorder) then number else 0 end
-    from present p
-    where not exists (
+    where t.id = tracked_id and not exists (
       select from agentundo._label l
-      where l.tracked = tracked_id and l.attnum = p.attnum and l.sortorder = p.sortorder and l.label = p.label and l.until_change is null);
+      where l.tracked = t.id and l.attnum = a.attnum and l.place = e.oid::bigint and l.label = e.enumlabel and l.until_change is null)
+  on conflict (tracked, attnum, label, since_change) do update set enum = excluded.enum, place = excluded.place, until_change = null;
 end
 $body$;
 
@@ -118,6 +108,18 @@ begin
   -- After a logical copy attribute numbers are new: match by the name of the column that lives, follow by
   -- number again. Columns that had been dropped keep a number that no column can have.
   if copied then
+    -- Rules and labels go with their columns; first out of the way, for the numbers overlap.
+    with place as (
+      select lives.attnum as former, -coalesce(a.attnum, lives.attnum) as place, a.attnum is not null as found
+      from agentundo._column lives
+      left join pg_attribute a on a.attrelid = t.relation and a.attname = lives.name and not a.attisdropped
+      where lives.tracked = tracked_id and lives.until_change is null),
+    labels as (update agentundo._label l set attnum = p.place from place p where l.tracked = tracked_id and l.attnum = p.former and p.found)
+    update agentundo._merge_rule r set attnum = p.place from place p where r.tracked = tracked_id and r.attnum = p.former and p.found;
+    delete from agentundo._merge_rule r where r.tracked = tracked_id and r.attnum > 0;
+    delete from agentundo._label l where l.tracked = tracked_id and l.attnum > 0;
+    update agentundo._merge_rule r set attnum = -r.attnum where r.tracked = tracked_id;
+    update agentundo._label l set attnum = -l.attnum where l.tracked = tracked_id;
     update agentundo._column c set attnum = coalesce((
       select a.attnum
       from agentundo._column lives
@@ -243,7 +245,7 @@ begin
       perform agentundo._by_deputy('grant', level.relation);
     end if;
     capture_function := agentundo._make_capture(t, m);
-    if not agentundo._make_triggers(t, m, capture_function) and known then
+    if not agentundo._make_triggers(t, m, capture_function) and (known or level.relkind = 'r' and pg_relation_size(level.relation) > 0) then
       t.all_since := null;  -- there may have been writes without them
     end if;
   end loop;
@@ -376,7 +378,11 @@ begin
     select x.id from agentundo._tracked x join pg_event_trigger_dropped_objects() d
       on d.classid = 'pg_class'::regclass and d.objid = x.relation and d.objsubid = 0
   loop
-    perform agentundo._sync(t.id);
+    begin
+      perform agentundo._sync(t.id);
+    exception when lock_not_available then
+      raise warning 'agentundo: could not follow this change: %', sqlerrm using hint = 'Run "select agentundo.sync()".';
+    end;
   end loop;
   -- Columns that went along with something else, and tables that others inherit from: ALTER TABLE is followed above.
   for t in

@@ -47,6 +47,9 @@ begin
       format('Run it as %s, or as a superuser.', pg_get_userbyid(c.relowner)));
   end if;
 
+  -- The table before what we know of it, as a migration locks them whose end we follow.
+  perform agentundo._lock_tables(array[x.id], array(select agentundo._levels(x.relation, x.kind)))
+    from agentundo._tracked x where x.relation = _track.relation and x.active and x.capture <> 'all' and _track.capture = 'all';
   select * into t from agentundo._tracked x where x.relation = _track.relation for update;
   if not found then
     insert into agentundo._tracked as x (relation, name, kind, capture, history, key_columns)

@@ -294,6 +294,12 @@ begin
     perform agentundo._belongs(tg_relid, null, tag) where tag is not null;
     return null;
   end if;
+  if agentundo._is_copy() then
+    if tag is null then
+      return null;
+    end if;
+    perform agentundo._lift_sequences();
+  end if;
   -- Whoever truncates, and captured or not: rows that are there afterwards are not those of before, however
   -- equal they look.
   update agentundo._member x set emptied = agentundo._last_change(), filenode = null where x.relation = tg_relid;

@@ -66,7 +66,7 @@ $body$
     join agentundo._tracked t on t.id = l.tracked
     join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
     where l.tracked = tracked_id and l.attnum = _renamed_labels.attnum
-      and not exists (select from pg_enum e where e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label and e.enumsortorder = l.sortorder))
+      and not exists (select from pg_enum e where e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label and e.oid::bigint = l.place))
 $body$;
 
 -- An enum label of change number `change` as it is called today: it kept its place in the order.
@@ -78,7 +78,7 @@ $body$
     from agentundo._label l
     join agentundo._tracked t on t.id = l.tracked
     join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
-    join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid) and e.enumsortorder = l.sortorder
+    join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid) and e.oid::bigint = l.place
     where l.tracked = tracked_id and l.attnum = _label_now.attnum and l.label = _label_now.label
     order by change > l.since_change and change <= coalesce(l.until_change, change) desc, l.since_change desc
     limit 1), label)

@@ -323,7 +323,7 @@ $body$
       i.value, agentundo._enum(i.type_now)::oid), ' or ') || '))', 'false')
   from agentundo._image_columns(t.id, 'h', 'before_change') i
   where agentundo._enum(i.type_now) is not null
-    and exists (select from agentundo._label l where l.tracked = t.id and l.attnum = i.attnum and l.sortorder = 'NaN')
+    and exists (select from agentundo._label l where l.tracked = t.id and l.attnum = i.attnum and l.place = 0)
 $body$;
 
 -- What the looks at each row come to. They stand in `judged`, whichever way they were taken.

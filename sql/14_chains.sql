@@ -103,6 +103,9 @@ $body$ select $sql$,
       (array_agg(says_after order by first_change desc))[1] as says_after, (array_agg(after order by first_change desc))[1] as after,
       (array_agg(after_change order by first_change desc))[1] as after_change
     from segment s where segment = last_segment group by s.id),
+  turnover as (   -- keys that a change has left, or taken
+    select {{keys}} from image join change using (change) where operation = 'U'
+    group by {{keys}}, change having count(*) filter (where old) <> count(*) filter (where not old)),
   net as (
     select {{keys}}, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments,
       null::bigint[] as versions, false as nothing, null::tid as at, false as torn
@@ -253,8 +256,7 @@ $body$ select $sql$,
     where r.concerned or d.id in (select id from log_torn)),
   aimed as (
     select {{keys}}, before, after, before_change, after_change, after_change as written_by, change, segments, versions, nothing, at, null::jsonb as steps, torn, false as in_doubt, false as stranger, false as overtaken,
-      before is null and after is not null and before_change in (select change from change where operation = 'U')
-        or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
+      (before is null) <> (after is null) and exists (select from turnover where {{turnover_net}}) as moved
     from net where not exists (select from doubt where {{doubt_net}})
     union all
     select {{keys}}, before, after, before_change, after_change, written_by, change, segments, null, coalesce(nothing, false), at,
@@ -272,8 +274,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select $sql$,
   aimed as (
     select *, after_change as written_by, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
-      before is null and after is not null and before_change in (select change from change where operation = 'U')
-        or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
+      (before is null) <> (after is null) and exists (select from turnover where {{turnover_net}}) as moved
     from net),
   known as (select change, version, filenode from change)$sql$ $body$;
 
@@ -321,7 +322,7 @@ $body$
   same_key as (   -- the same condition for many pairs of names
     select jsonb_object_agg(p.piece, replace(replace(key.same, 'agentundo_one.', p.one || '.'), 'agentundo_other.', p.other || '.')) as pieces
     from key cross join (values
-      ('same_chain', 'i', 'c'), ('of_chain', 'h', 'c'), ('of_image', 'h', 'i'), ('of_doubt', 'h', 'd'), ('doubt_net', 'doubt', 'net'),
+      ('same_chain', 'i', 'c'), ('of_chain', 'h', 'c'), ('of_image', 'h', 'i'), ('of_doubt', 'h', 'd'), ('doubt_net', 'doubt', 'net'), ('turnover_net', 'turnover', 'net'),
       ('later_net', 'l', 'n'), ('deleted_net', 'x', 'n'), ('stranger_compared', 's', 'c')) p (piece, one, other))
   select agentundo._net_head(t)
     || agentundo._fill(
@@ -374,13 +375,13 @@ $body$
   candidate as (
     select y.says, r.tableoid as part, r.ctid as cur,
       y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as by_value,
-      r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) 
-        or r.xmin::text::bigint in (%6$s)
-        or y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s)
-          and not exists (   -- versions are lost: has anybody captured left such a row since?
-            select from agentundo._change f join %1$s g on g._change = coalesce(f.source, f.change) and (g._image = 'N') <> f.inverted
-            where f.tracked = $9[4]::int and f.change > y.after_change and f.change <> all ($6) and f.change <> all ($7) and %10$s
-              and %11$s operator(pg_catalog.*=) %5$s) as untouched
+      case when y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s)
+        then not exists (   -- versions are lost: has anybody captured left such a row since?
+          select from agentundo._change f join %1$s g on g._change = coalesce(f.source, f.change) and (g._image = 'N') <> f.inverted
+          where f.tracked = $9[4]::int and f.change > y.after_change and f.change <> all ($6) and f.change <> all ($7) and %10$s
+            and %11$s operator(pg_catalog.*=) %5$s)
+        else r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by))
+          or r.xmin::text::bigint in (%6$s) end as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
     where y.surplus > 0),
   placed as (
@@ -402,6 +403,6 @@ $body$
     t.history, agentundo._image_row(t.id, 'h', 'e.change'),
     agentundo._from(t),
     agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql(),
-    agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), agentundo._retyped(t.id, 'y.before_change', 'y.before_change'),
+    agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), concat_ws(' or ', agentundo._retyped(t.id, 'y.before_change', 'y.before_change'), agentundo._unlabelled(t)),
     agentundo._stranger_sql('f'), agentundo._image_row(t.id, 'g', 'f.change'))
 $body$;

@@ -72,6 +72,7 @@ begin
           select min(place) filter (where there) as there, min(place) filter (where not there) as here
           from m group by change
           having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1
+            and (select c.rows from agentundo._change c where c.change = m.change) = 1
             and not exists (
               select from unnest($1) y
               where y.tracked = $4 and y.unit is null and y.before is not null and y.after is not null and m.change in (y.change, y.before_change, y.after_change))),
@@ -276,7 +277,7 @@ begin
     string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
       case when a.known is not null then format('case when %s then %s else %s end', a.known, a.value, agentundo._stored('r', c.name, c.type_now)) else a.value end,
       agentundo._stored('r', c.name, c.type_now), c.name), ', ' order by c.attnum),
-    string_agg(format('case when row(o.%1$I)::record operator(pg_catalog.*<>) row(n.%1$I)::record then %2$L end', c.history_column, c.name), ', ' order by c.attnum),
+    string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end', o.value, n.value, c.name), ', ' order by c.attnum),
     string_agg(case when m.attnum is not null then
       format('%1$L, case when r.%1$I is not null and bool_and(h.%2$I is not null) then (sum(case when (h._image = ''O'') <> c.inverted then -h.%2$I else h.%2$I end))::text end', c.name, c.history_column) end, ', '),
     string_agg(quote_literal(c.name), ', ' order by c.attnum)
@@ -284,6 +285,8 @@ begin
     from agentundo._columns(t.id) c
     join agentundo._image_columns(t.id, 'b', 'd.before_change') b on b.attnum = c.attnum
     join agentundo._image_columns(t.id, 'a', 'd.after_change') a on a.attnum = c.attnum
+    join agentundo._image_columns(t.id, 'o', 'p.change') o on o.attnum = c.attnum
+    join agentundo._image_columns(t.id, 'n', 'p.change') n on n.attnum = c.attnum
     left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = c.attnum and m.rule = 'delta'
    where c.live;
   select * into items from agentundo._look(format($sql$
@@ -325,7 +328,7 @@ begin
     left join captured t on t.place = d.place
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
     ours, theirs, captured, agentundo._history(t), agentundo._from(t),
-    agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), coalesce(t.all_since, 9223372036854775807), agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
+    agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), coalesce(case when not agentundo._is_copy() then t.all_since end, 9223372036854775807), agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
     t.id, merge::text, every, agentundo._same_key(t.id, 'h', 'b'), agentundo._undone_in_row_sql(t, 'a')),
     null, d, e => changes, f => family) as found (items agentundo._difference[]);
   perform set_config('enable_nestloop', loops, true);
@@ -376,7 +379,7 @@ begin
           x.reason := null;
           x.columns := our_columns;
           x.delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
-          x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when x.after_change > t.all_since then 'captured' else 'value' end, 'kept', their_columns);
+          x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when x.after_change > t.all_since and not agentundo._is_copy() then 'captured' else 'value' end, 'kept', their_columns);
         else
           x.columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
         end if;

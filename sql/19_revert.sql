@@ -235,6 +235,9 @@ begin
   perform agentundo._require_known(ids, scope);
   perform agentundo._refuse_force(on_conflict, reverted_by, reason);
   perform agentundo._require_revert(ids, scope, reverted_by);
+  if agentundo._is_copy() then
+    perform agentundo._lift_sequences();
+  end if;
   saved := array(select current_setting(c, true) from unnest(companions) with ordinality x (c, n) order by n);
   wanted := case when on_conflict = 'cascade' then ids else agentundo._aim(ids, redo, on_conflict, merge, scope) end;
   loop

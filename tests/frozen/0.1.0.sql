@@ -259,13 +259,13 @@ create table agentundo._column (
 );
 
 -- What the labels of enum columns were called, and when, so that a renamed label finds its way back.
--- A label keeps its sort order when it is renamed; history keeps the text.
+-- A label keeps its number when it is renamed; history keeps the text.
 create table agentundo._label (
   tracked      int not null references agentundo._tracked on delete cascade,
   attnum       smallint not null,
-  enum         bigint not null,                   -- the type's number: in another one places mean something else
+  enum         bigint not null,                   -- the type's number: another one has labels of its own
   label        text not null,
-  sortorder    real not null,                     -- NaN: the type that came in its place has no such label
+  place        bigint not null,                   -- its number in pg_enum; 0: the type that came since has no such label
   since_change bigint not null default 0,
   until_change bigint,                            -- set when it was renamed
   primary key (tracked, attnum, label, since_change)
@@ -836,7 +836,7 @@ declare
   last bigint;
 begin
   for s in
-    select 'agentundo._change_number'::regclass as sequence, 'select max(n) from (select max(change) as n from agentundo._change union all select max(number) from agentundo._revert union all select max(all_since) from agentundo._tracked) n' as query
+    select 'agentundo._change_number'::regclass as sequence, 'select max(n) from (select max(change) as n from agentundo._change union all select max(number) from agentundo._revert union all select max(greatest(all_since, nullif(key_since, 9223372036854775807))) from agentundo._tracked union all select max(greatest(since_change, nullif(until_change, 9223372036854775807))) from agentundo._column union all select max(greatest(since_change, until_change)) from agentundo._label union all select max(change) from agentundo._erased union all select max(greatest(emptied, rewritten)) from agentundo._member union all select max(trusted_after) from agentundo._stamp) n' as query
     union all
     select pg_get_serial_sequence(c.oid::regclass::text, a.attname)::regclass, format('select max(%I) from %s', a.attname, c.oid::regclass)
     from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attidentity <> '' and not a.attisdropped
@@ -1020,6 +1020,10 @@ declare
   worker name := (select pg_get_userbyid(p.proowner) from pg_proc p where p.pronamespace = 'agentundo'::regnamespace and p.proname = '_act');
   capture regproc;
 begin
+  -- For tables of the owner's alone, and never for the catalog, whoever he is.
+  if not exists (select from pg_class c where c.oid = relation and pg_get_userbyid(c.relowner) = current_user and c.oid >= 16384) then
+    raise exception using errcode = 'UN003', message = format('agentundo: %s acts for no such table: %s', current_user, relation), hint = 'Run "select agentundo.track(...)" as the owner of the table.';
+  end if;
   case task
     when 'trigger' then
       capture := format('agentundo.%I', state)::regproc;
@@ -1220,50 +1224,40 @@ $body$;
 -- rewritten and nothing in it depends on the user's types, so no ALTER or DROP of his is refused
 -- because of us. Event triggers call it where they exist; where not, sync() does (07_tracking.sql).
 
--- Notes what the labels of enum columns are called. A label with another name at the same place in the
--- order was renamed; after a logical copy, which numbers the places anew, they are matched by name once, and
--- so they are when the column was given another type.
+-- Notes what the labels of enum columns are called. A label of another name with the same number was renamed; after a
+-- logical copy, which gives them new numbers, and when the column was given another type, they are matched by name.
 create or replace function agentundo._sync_labels(tracked_id int, copied boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   number bigint := agentundo._last_change();
 begin
-  if copied then
-    update agentundo._label l set sortorder = e.enumsortorder, enum = e.enumtypid::bigint
-      from agentundo._tracked t, pg_attribute a, pg_enum e
-     where t.id = tracked_id and l.tracked = t.id and l.until_change is null
-       and a.attrelid = t.relation and a.attnum = l.attnum and e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label;
-  end if;
-  with place as (
-    select l.attnum, l.sortorder as former, p.enum, (select e.enumsortorder from pg_enum e where e.enumtypid = p.enum and e.enumlabel = l.label) as sortorder
+  with moved as (
+    select l.attnum, l.place as former, p.enum, coalesce((select e.oid::bigint from pg_enum e where e.enumtypid = p.enum and e.enumlabel = l.label), 0) as place
     from agentundo._label l
     join agentundo._tracked t on t.id = l.tracked
     join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
     cross join lateral (select agentundo._enum(a.atttypid) as enum) p
-    where t.id = tracked_id and l.until_change is null and l.enum <> p.enum::bigint)
-  update agentundo._label l set enum = p.enum::bigint, sortorder = coalesce(p.sortorder, 'NaN'),
-      until_change = case when p.sortorder is null then coalesce(l.until_change, number) else l.until_change end
-    from place p
-   where l.tracked = tracked_id and l.attnum = p.attnum and l.sortorder = p.former and l.enum <> p.enum::bigint;
-  with present as (
-    select a.attnum, e.enumtypid::bigint as enum, e.enumlabel::text as label, e.enumsortorder as sortorder
+    where t.id = tracked_id and l.until_change is null and (copied or l.enum <> p.enum::bigint))
+  update agentundo._label l set enum = m.enum::bigint, place = m.place, until_change = case when m.place = 0 then coalesce(l.until_change, number) else l.until_change end
+    from moved m where l.tracked = tracked_id and l.attnum = m.attnum and l.place = m.former;
+
+  update agentundo._label l set until_change = number
+    from agentundo._tracked t, pg_attribute a, pg_enum e
+   where t.id = tracked_id and l.tracked = t.id and l.until_change is null and a.attrelid = t.relation and a.attnum = l.attnum
+     and e.enumtypid = agentundo._enum(a.atttypid) and e.oid::bigint = l.place and e.enumlabel <> l.label;
+  delete from agentundo._label l where l.tracked = tracked_id and l.until_change = l.since_change;  -- no image has it
+
+  insert into agentundo._label (tracked, attnum, enum, label, place, since_change)
+    select t.id, a.attnum, e.enumtypid::bigint, e.enumlabel::text, e.oid::bigint,
+      case when exists (select from agentundo._label l where l.tracked = t.id and l.attnum = a.attnum and (l.label = e.enumlabel or l.place = e.oid::bigint)) then number else 0 end
     from agentundo._tracked t
     join pg_attribute a on a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped
     join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid)
-    where t.id = tracked_id),
-  closed as (
-    update agentundo._label l set until_change = number
-     where l.tracked = tracked_id and l.until_change is null
-       and exists (select from present p where p.attnum = l.attnum and p.sortorder = l.sortorder and p.label <> l.label)
-    returning l.attnum, l.sortorder)
-  insert into agentundo._label (tracked, attnum, enum, label, sortorder, since_change)
-    select tracked_id, p.attnum, p.enum, p.label, p.sortorder,
-      case when exists (select from closed c where c.attnum = p.attnum and c.sortorder = p.sortorder) then number else 0 end
-    from present p
-    where not exists (
+    where t.id = tracked_id and not exists (
       select from agentundo._label l
-      where l.tracked = tracked_id and l.attnum = p.attnum and l.sortorder = p.sortorder and l.label = p.label and l.until_change is null);
+      where l.tracked = t.id and l.attnum = a.attnum and l.place = e.oid::bigint and l.label = e.enumlabel and l.until_change is null)
+  on conflict (tracked, attnum, label, since_change) do update set enum = excluded.enum, place = excluded.place, until_change = null;
 end
 $body$;
 
@@ -1333,6 +1327,18 @@ begin
   -- After a logical copy attribute numbers are new: match by the name of the column that lives, follow by
   -- number again. Columns that had been dropped keep a number that no column can have.
   if copied then
+    -- Rules and labels go with their columns; first out of the way, for the numbers overlap.
+    with place as (
+      select lives.attnum as former, -coalesce(a.attnum, lives.attnum) as place, a.attnum is not null as found
+      from agentundo._column lives
+      left join pg_attribute a on a.attrelid = t.relation and a.attname = lives.name and not a.attisdropped
+      where lives.tracked = tracked_id and lives.until_change is null),
+    labels as (update agentundo._label l set attnum = p.place from place p where l.tracked = tracked_id and l.attnum = p.former and p.found)
+    update agentundo._merge_rule r set attnum = p.place from place p where r.tracked = tracked_id and r.attnum = p.former and p.found;
+    delete from agentundo._merge_rule r where r.tracked = tracked_id and r.attnum > 0;
+    delete from agentundo._label l where l.tracked = tracked_id and l.attnum > 0;
+    update agentundo._merge_rule r set attnum = -r.attnum where r.tracked = tracked_id;
+    update agentundo._label l set attnum = -l.attnum where l.tracked = tracked_id;
     update agentundo._column c set attnum = coalesce((
       select a.attnum
       from agentundo._column lives
@@ -1458,7 +1464,7 @@ begin
       perform agentundo._by_deputy('grant', level.relation);
     end if;
     capture_function := agentundo._make_capture(t, m);
-    if not agentundo._make_triggers(t, m, capture_function) and known then
+    if not agentundo._make_triggers(t, m, capture_function) and (known or level.relkind = 'r' and pg_relation_size(level.relation) > 0) then
       t.all_since := null;  -- there may have been writes without them
     end if;
   end loop;
@@ -1591,7 +1597,11 @@ begin
     select x.id from agentundo._tracked x join pg_event_trigger_dropped_objects() d
       on d.classid = 'pg_class'::regclass and d.objid = x.relation and d.objsubid = 0
   loop
-    perform agentundo._sync(t.id);
+    begin
+      perform agentundo._sync(t.id);
+    exception when lock_not_available then
+      raise warning 'agentundo: could not follow this change: %', sqlerrm using hint = 'Run "select agentundo.sync()".';
+    end;
   end loop;
   -- Columns that went along with something else, and tables that others inherit from: ALTER TABLE is followed above.
   for t in
@@ -1670,6 +1680,9 @@ begin
       format('Run it as %s, or as a superuser.', pg_get_userbyid(c.relowner)));
   end if;
 
+  -- The table before what we know of it, as a migration locks them whose end we follow.
+  perform agentundo._lock_tables(array[x.id], array(select agentundo._levels(x.relation, x.kind)))
+    from agentundo._tracked x where x.relation = _track.relation and x.active and x.capture <> 'all' and _track.capture = 'all';
   select * into t from agentundo._tracked x where x.relation = _track.relation for update;
   if not found then
     insert into agentundo._tracked as x (relation, name, kind, capture, history, key_columns)
@@ -2144,6 +2157,12 @@ begin
     perform agentundo._belongs(tg_relid, null, tag) where tag is not null;
     return null;
   end if;
+  if agentundo._is_copy() then
+    if tag is null then
+      return null;
+    end if;
+    perform agentundo._lift_sequences();
+  end if;
   -- Whoever truncates, and captured or not: rows that are there afterwards are not those of before, however
   -- equal they look.
   update agentundo._member x set emptied = agentundo._last_change(), filenode = null where x.relation = tg_relid;
@@ -2355,7 +2374,7 @@ $body$
     join agentundo._tracked t on t.id = l.tracked
     join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
     where l.tracked = tracked_id and l.attnum = _renamed_labels.attnum
-      and not exists (select from pg_enum e where e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label and e.enumsortorder = l.sortorder))
+      and not exists (select from pg_enum e where e.enumtypid = agentundo._enum(a.atttypid) and e.enumlabel = l.label and e.oid::bigint = l.place))
 $body$;
 
 -- An enum label of change number `change` as it is called today: it kept its place in the order.
@@ -2367,7 +2386,7 @@ $body$
     from agentundo._label l
     join agentundo._tracked t on t.id = l.tracked
     join pg_attribute a on a.attrelid = t.relation and a.attnum = l.attnum
-    join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid) and e.enumsortorder = l.sortorder
+    join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid) and e.oid::bigint = l.place
     where l.tracked = tracked_id and l.attnum = _label_now.attnum and l.label = _label_now.label
     order by change > l.since_change and change <= coalesce(l.until_change, change) desc, l.since_change desc
     limit 1), label)
@@ -3848,7 +3867,7 @@ $body$
       i.value, agentundo._enum(i.type_now)::oid), ' or ') || '))', 'false')
   from agentundo._image_columns(t.id, 'h', 'before_change') i
   where agentundo._enum(i.type_now) is not null
-    and exists (select from agentundo._label l where l.tracked = t.id and l.attnum = i.attnum and l.sortorder = 'NaN')
+    and exists (select from agentundo._label l where l.tracked = t.id and l.attnum = i.attnum and l.place = 0)
 $body$;
 
 -- What the looks at each row come to. They stand in `judged`, whichever way they were taken.
@@ -4371,6 +4390,9 @@ $body$ select $sql$,
       (array_agg(says_after order by first_change desc))[1] as says_after, (array_agg(after order by first_change desc))[1] as after,
       (array_agg(after_change order by first_change desc))[1] as after_change
     from segment s where segment = last_segment group by s.id),
+  turnover as (   -- keys that a change has left, or taken
+    select {{keys}} from image join change using (change) where operation = 'U'
+    group by {{keys}}, change having count(*) filter (where old) <> count(*) filter (where not old)),
   net as (
     select {{keys}}, before, after, first_change as before_change, first_change as after_change, last_change as change, 1::bigint as segments,
       null::bigint[] as versions, false as nothing, null::tid as at, false as torn
@@ -4521,8 +4543,7 @@ $body$ select $sql$,
     where r.concerned or d.id in (select id from log_torn)),
   aimed as (
     select {{keys}}, before, after, before_change, after_change, after_change as written_by, change, segments, versions, nothing, at, null::jsonb as steps, torn, false as in_doubt, false as stranger, false as overtaken,
-      before is null and after is not null and before_change in (select change from change where operation = 'U')
-        or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
+      (before is null) <> (after is null) and exists (select from turnover where {{turnover_net}}) as moved
     from net where not exists (select from doubt where {{doubt_net}})
     union all
     select {{keys}}, before, after, before_change, after_change, written_by, change, segments, null, coalesce(nothing, false), at,
@@ -4540,8 +4561,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select $sql$,
   aimed as (
     select *, after_change as written_by, null::jsonb as steps, false as in_doubt, false as stranger, false as overtaken,
-      before is null and after is not null and before_change in (select change from change where operation = 'U')
-        or after is null and before is not null and after_change in (select change from change where operation = 'U') as moved
+      (before is null) <> (after is null) and exists (select from turnover where {{turnover_net}}) as moved
     from net),
   known as (select change, version, filenode from change)$sql$ $body$;
 
@@ -4589,7 +4609,7 @@ $body$
   same_key as (   -- the same condition for many pairs of names
     select jsonb_object_agg(p.piece, replace(replace(key.same, 'agentundo_one.', p.one || '.'), 'agentundo_other.', p.other || '.')) as pieces
     from key cross join (values
-      ('same_chain', 'i', 'c'), ('of_chain', 'h', 'c'), ('of_image', 'h', 'i'), ('of_doubt', 'h', 'd'), ('doubt_net', 'doubt', 'net'),
+      ('same_chain', 'i', 'c'), ('of_chain', 'h', 'c'), ('of_image', 'h', 'i'), ('of_doubt', 'h', 'd'), ('doubt_net', 'doubt', 'net'), ('turnover_net', 'turnover', 'net'),
       ('later_net', 'l', 'n'), ('deleted_net', 'x', 'n'), ('stranger_compared', 's', 'c')) p (piece, one, other))
   select agentundo._net_head(t)
     || agentundo._fill(
@@ -4642,13 +4662,13 @@ $body$
   candidate as (
     select y.says, r.tableoid as part, r.ctid as cur,
       y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as by_value,
-      r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by)) 
-        or r.xmin::text::bigint in (%6$s)
-        or y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s)
-          and not exists (   -- versions are lost: has anybody captured left such a row since?
-            select from agentundo._change f join %1$s g on g._change = coalesce(f.source, f.change) and (g._image = 'N') <> f.inverted
-            where f.tracked = $9[4]::int and f.change > y.after_change and f.change <> all ($6) and f.change <> all ($7) and %10$s
-              and %11$s operator(pg_catalog.*=) %5$s) as untouched
+      case when y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s)
+        then not exists (   -- versions are lost: has anybody captured left such a row since?
+          select from agentundo._change f join %1$s g on g._change = coalesce(f.source, f.change) and (g._image = 'N') <> f.inverted
+          where f.tracked = $9[4]::int and f.change > y.after_change and f.change <> all ($6) and f.change <> all ($7) and %10$s
+            and %11$s operator(pg_catalog.*=) %5$s)
+        else r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by))
+          or r.xmin::text::bigint in (%6$s) end as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
     where y.surplus > 0),
   placed as (
@@ -4670,7 +4690,7 @@ $body$
     t.history, agentundo._image_row(t.id, 'h', 'e.change'),
     agentundo._from(t),
     agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql(),
-    agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), agentundo._retyped(t.id, 'y.before_change', 'y.before_change'),
+    agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), concat_ws(' or ', agentundo._retyped(t.id, 'y.before_change', 'y.before_change'), agentundo._unlabelled(t)),
     agentundo._stranger_sql('f'), agentundo._image_row(t.id, 'g', 'f.change'))
 $body$;
 
@@ -5141,6 +5161,7 @@ begin
           select min(place) filter (where there) as there, min(place) filter (where not there) as here
           from m group by change
           having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1
+            and (select c.rows from agentundo._change c where c.change = m.change) = 1
             and not exists (
               select from unnest($1) y
               where y.tracked = $4 and y.unit is null and y.before is not null and y.after is not null and m.change in (y.change, y.before_change, y.after_change))),
@@ -5345,7 +5366,7 @@ begin
     string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
       case when a.known is not null then format('case when %s then %s else %s end', a.known, a.value, agentundo._stored('r', c.name, c.type_now)) else a.value end,
       agentundo._stored('r', c.name, c.type_now), c.name), ', ' order by c.attnum),
-    string_agg(format('case when row(o.%1$I)::record operator(pg_catalog.*<>) row(n.%1$I)::record then %2$L end', c.history_column, c.name), ', ' order by c.attnum),
+    string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end', o.value, n.value, c.name), ', ' order by c.attnum),
     string_agg(case when m.attnum is not null then
       format('%1$L, case when r.%1$I is not null and bool_and(h.%2$I is not null) then (sum(case when (h._image = ''O'') <> c.inverted then -h.%2$I else h.%2$I end))::text end', c.name, c.history_column) end, ', '),
     string_agg(quote_literal(c.name), ', ' order by c.attnum)
@@ -5353,6 +5374,8 @@ begin
     from agentundo._columns(t.id) c
     join agentundo._image_columns(t.id, 'b', 'd.before_change') b on b.attnum = c.attnum
     join agentundo._image_columns(t.id, 'a', 'd.after_change') a on a.attnum = c.attnum
+    join agentundo._image_columns(t.id, 'o', 'p.change') o on o.attnum = c.attnum
+    join agentundo._image_columns(t.id, 'n', 'p.change') n on n.attnum = c.attnum
     left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = c.attnum and m.rule = 'delta'
    where c.live;
   select * into items from agentundo._look(format($sql$
@@ -5394,7 +5417,7 @@ begin
     left join captured t on t.place = d.place
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
     ours, theirs, captured, agentundo._history(t), agentundo._from(t),
-    agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), coalesce(t.all_since, 9223372036854775807), agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
+    agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), coalesce(case when not agentundo._is_copy() then t.all_since end, 9223372036854775807), agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
     t.id, merge::text, every, agentundo._same_key(t.id, 'h', 'b'), agentundo._undone_in_row_sql(t, 'a')),
     null, d, e => changes, f => family) as found (items agentundo._difference[]);
   perform set_config('enable_nestloop', loops, true);
@@ -5445,7 +5468,7 @@ begin
           x.reason := null;
           x.columns := our_columns;
           x.delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
-          x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when x.after_change > t.all_since then 'captured' else 'value' end, 'kept', their_columns);
+          x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when x.after_change > t.all_since and not agentundo._is_copy() then 'captured' else 'value' end, 'kept', their_columns);
         else
           x.columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
         end if;
@@ -7142,6 +7165,9 @@ begin
   perform agentundo._require_known(ids, scope);
   perform agentundo._refuse_force(on_conflict, reverted_by, reason);
   perform agentundo._require_revert(ids, scope, reverted_by);
+  if agentundo._is_copy() then
+    perform agentundo._lift_sequences();
+  end if;
   saved := array(select current_setting(c, true) from unnest(companions) with ordinality x (c, n) order by n);
   wanted := case when on_conflict = 'cascade' then ids else agentundo._aim(ids, redo, on_conflict, merge, scope) end;
   loop

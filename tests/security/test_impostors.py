@@ -160,3 +160,20 @@ def test_an_agent_records_its_own_calls_under_its_own_role(
     hand.execute("select agentundo.record_invocation('y')")
     found = db.execute("select id, role from agentundo.invocations").fetchall()
     assert found == [("y", bot)]
+
+
+@pytest.mark.parametrize("other", ["pg_catalog.pg_authid", "hers.t"])
+def test_a_deputy_acts_for_nothing_but_its_owners_tables(
+    db: Connection, connect: Connect, mallory: str, other: str
+) -> None:
+    """A superuser's least of all: whoever gets at our own role must not get at the catalog."""
+    connect(user=mallory).execute("create table hers.t (id int primary key)")
+    db.execute("create table mine (id int primary key)")
+    track(db, "mine")
+    found = db.execute("select agentundo._deputy('mine'::regclass)::text").fetchone()
+    assert found is not None
+    call = f"select {found[0]}('grant select', '{other}'::regclass, null, null)"
+    with refused("UN003") as caught, db.transaction():
+        db.execute("set local role agentundo_owner")
+        db.execute(call.encode())
+    assert " acts for no such table: " in caught.message
