@@ -245,3 +245,10 @@ def test_what_a_person_left_as_it_was_between_two_agents_is_damage_that_nobody_s
     oracle = Oracle(History(0, "test", before, ((Part(AGENT, (_WON,)),),), later))
     (damage,) = oracle.damage(oracle.former, {_OTHER})
     assert (str(damage), damage.unseen) == ("value changed: deals 1 stage", unseen)
+
+
+def test_a_cascade_may_put_a_row_back_where_another_agent_had_moved_one() -> None:
+    moved = Update("deals", 2, {"id": 1})
+    oracle = _oracle([Delete("notes", 7), Delete("deals", 1)], moved, who=_OTHER)
+    assert _damage(oracle, oracle.former, _OTHER) == []
+    assert _damage(oracle, oracle.former) != []

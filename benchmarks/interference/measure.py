@@ -126,12 +126,16 @@ def _judge(conn: Connection, oracle: Oracle, situation: Situation, policy: Polic
 
 
 def _by_value(conn: Connection, history: History, policy: Policy) -> list[Place]:
-    """Return the rows of which the plan says that it tells by their values who wrote them."""
+    """Return the rows of which the plan says that it tells by their values who wrote them.
+
+    A row that the agent moved is named by the key that it had; where it stands now counts, too.
+    """
     named = "".join(f", {name} => %({name})s" for name in policy.arguments)
-    query = (
-        "select relation::text, (key ->> 'id')::int from agentundo.plan(%(id)s"
-        f"{named}) where detail ->> 'basis' = 'value'"
-    )
+    query = f"""
+        select relation::text, (row ->> 'id')::int
+        from agentundo.plan(%(id)s{named}) cross join lateral (values (key), (current)) r (row)
+        where detail ->> 'basis' = 'value' and row is not null
+    """
     found = conn.execute(
         query.encode(), {"id": history.invocation_id(AGENT), **policy.arguments}
     ).fetchall()

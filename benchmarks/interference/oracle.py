@@ -261,7 +261,9 @@ class Oracle:
             place = places.get(number)
             if place is None:
                 if row.alive and not _all_by(row, ours):
-                    damages.append(Damage("row lost", row.place))
+                    seen = (mark for column in row.marks for mark in _seen(row, column, ours))
+                    unseen = row.maker in ours and all(mark.writer in ours for mark in seen)
+                    damages.append(Damage("row lost", row.place, unseen=unseen))
                 continue
             if not row.alive and row.remover not in ours:
                 damages.append(Damage("row came back", place))
@@ -283,8 +285,8 @@ class Oracle:
     def _places(self, found: State, ours: Collection[str]) -> dict[int, Place]:
         """Return where each row stands now: a row is known by the keys that it may have.
 
-        Rows that have to stay are looked for first, where they stood, then where the agent had
-        moved them from. Of the others those that fit what stands there.
+        Rows that have to stay are looked for first, and before others those that fit what stands
+        there.
         """
         places: dict[int, Place] = {}
         taken: set[Place] = set()
@@ -307,13 +309,10 @@ class Oracle:
         undone = [n for n, row in enumerate(rows) if row.alive and _all_by(row, ours)]
         gone = [n for n, row in enumerate(rows) if not row.alive]
         gone.sort(key=lambda number: rows[number].removed, reverse=True)
-        for number in staying:
-            look(number, [rows[number].key])
-        for number in staying:
-            look(number, _popped(rows[number].marks["id"], ours))
-        for fits in (True, False):
-            for number in [*undone, *gone]:
-                look(number, _popped(rows[number].marks["id"], ours), fits=fits)
+        for some in (staying, [*undone, *gone]):
+            for fits in (True, False):
+                for number in some:
+                    look(number, _popped(rows[number].marks["id"], ours), fits=fits)
         return places
 
     def _allowed(self, row: Row, column: str, ours: Collection[str]) -> set[Any]:
