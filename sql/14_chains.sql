@@ -374,8 +374,8 @@ $body$
     from said group by says),
   candidate as (
     select y.says, r.tableoid as part, r.ctid as cur,
-      y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as by_value,
-      case when y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s)
+      v.by_value,
+      case when v.by_value
         then not exists (   -- versions are lost: has anybody captured left such a row since?
           select from agentundo._change f join %1$s g on g._change = coalesce(f.source, f.change) and (g._image = 'N') <> f.inverted
           where f.tracked = $9[4]::int and f.change > y.after_change and f.change <> all ($6) and f.change <> all ($7) and %10$s
@@ -383,6 +383,8 @@ $body$
         else r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by))
           or r.xmin::text::bigint in (%6$s) end as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
+    cross join lateral (select y.after_change <= $9[1]
+      or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s)) v (by_value)
     where y.surplus > 0),
   placed as (
     select says, part, cur, by_value, untouched, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)

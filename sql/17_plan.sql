@@ -527,12 +527,10 @@ create or replace function agentundo._look_again(tries int, code text, complaint
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
-  if code = 'XX000' and complaint not like 'cache lookup failed%' then
-    return false;  -- another error
-  elsif tries > 5 then
+  if tries > 5 and code in ('42703', '42P01') and current_setting('transaction_isolation') <> 'read committed' then
     raise exception using errcode = '40001', message = 'agentundo: a table was altered while it was looked at', hint = 'Call it again, in a new transaction.';
   end if;
-  return true;
+  return tries <= 5 and (code <> 'XX000' or complaint like 'cache lookup failed%');  -- else it is another error, of a constraint's function perhaps
 end
 $body$;
 

@@ -312,6 +312,8 @@ begin
           stale := stale + 1;  -- a table was altered, or agentundo upgraded, between two looks: look again
           perform pg_sleep(0.01);
           continue;
+        elsif sqlstate = '42703' and old_snapshot then
+          perform agentundo._outdated();  -- it sees the columns of then
         end if;
         -- code of the user's that runs with our rights while rows are written: a constraint's, a trigger's
         raise exception using errcode = 'UN001', message = format('agentundo: the rows cannot be put back: %s',

@@ -4661,8 +4661,8 @@ $body$
     from said group by says),
   candidate as (
     select y.says, r.tableoid as part, r.ctid as cur,
-      y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s) as by_value,
-      case when y.after_change <= $9[1] or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s)
+      v.by_value,
+      case when v.by_value
         then not exists (   -- versions are lost: has anybody captured left such a row since?
           select from agentundo._change f join %1$s g on g._change = coalesce(f.source, f.change) and (g._image = 'N') <> f.inverted
           where f.tracked = $9[4]::int and f.change > y.after_change and f.change <> all ($6) and f.change <> all ($7) and %10$s
@@ -4670,6 +4670,8 @@ $body$
         else r.xmin::text::bigint in (select c.xmin::text::bigint from agentundo._change c where c.change = any (y.written_by))
           or r.xmin::text::bigint in (%6$s) end as untouched
     from tally y join %1$s h on h.ctid = y.after join %3$s r on %4$s operator(pg_catalog.*=) %5$s
+    cross join lateral (select y.after_change <= $9[1]
+      or y.after_change > $9[2] and exists (select from agentundo._change c where c.change = y.after_change and %7$s)) v (by_value)
     where y.surplus > 0),
   placed as (
     select says, part, cur, by_value, untouched, row_number() over (partition by says order by untouched desc, part, cur) as place from candidate)
@@ -6185,12 +6187,10 @@ create or replace function agentundo._look_again(tries int, code text, complaint
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
-  if code = 'XX000' and complaint not like 'cache lookup failed%' then
-    return false;  -- another error
-  elsif tries > 5 then
+  if tries > 5 and code in ('42703', '42P01') and current_setting('transaction_isolation') <> 'read committed' then
     raise exception using errcode = '40001', message = 'agentundo: a table was altered while it was looked at', hint = 'Call it again, in a new transaction.';
   end if;
-  return true;
+  return tries <= 5 and (code <> 'XX000' or complaint like 'cache lookup failed%');  -- else it is another error, of a constraint's function perhaps
 end
 $body$;
 
@@ -7242,6 +7242,8 @@ begin
           stale := stale + 1;  -- a table was altered, or agentundo upgraded, between two looks: look again
           perform pg_sleep(0.01);
           continue;
+        elsif sqlstate = '42703' and old_snapshot then
+          perform agentundo._outdated();  -- it sees the columns of then
         end if;
         -- code of the user's that runs with our rights while rows are written: a constraint's, a trigger's
         raise exception using errcode = 'UN001', message = format('agentundo: the rows cannot be put back: %s',
