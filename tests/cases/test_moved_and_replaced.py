@@ -123,3 +123,30 @@ def test_nothing_is_subtracted_from_another_row_that_has_the_key_since(
     assert_refused(deals, "agent", merge=True)
     assert revert(deals, "agent", on_conflict="skip", merge=True).rows_skipped == 1
     assert rows(deals, "select id, visits from deals order by 1") == left
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [
+            "update deals set id = 2, visits = 15 where id = 1",
+            "insert into deals values (1, 'New', 'new', 7)",
+            "delete from deals where id = 1",
+        ],
+        [
+            "insert into deals values (2, 'New', 'tmp', 7)",
+            "delete from deals where id = 2",
+            "update deals set id = 2, visits = 15 where id = 1",
+        ],
+    ],
+    ids=["another at the old key", "another at the new key"],
+)
+def test_a_row_that_moved_stands_once_whoever_else_had_its_keys_in_between(
+    deals: Connection, statements: list[str]
+) -> None:
+    for statement in statements:
+        write(deals, statement, tag="agent")
+    deals.execute("update deals set stage = 'Lost' where id = 2")
+    before = everything(deals)
+    assert revert(deals, "agent", on_conflict="skip").status == "partially_reverted"
+    assert_same(before, everything(deals))

@@ -93,3 +93,37 @@ def test_a_plan_with_an_old_snapshot_asks_for_a_new_one(
         plan(old.conn, "agent")
     assert "a table was altered while it was looked at" in caught.message
     assert caught.hint == "Call it again, in a new transaction."
+
+
+def test_a_tracked_table_is_dropped_while_somebody_syncs(
+    db: Connection, session: NewSession
+) -> None:
+    """It must not fail because of us: what it leaves behind the next sync() finds."""
+    syncing, owner = session(), session()
+    syncing.run("begin", "select agentundo.sync()")
+    dropping = owner.run_later("drop table notes")
+    try:
+        outcome(dropping)
+    finally:
+        syncing.run("commit")
+    assert db.execute("select to_regclass('notes')").fetchone() == (None,)
+    db.execute("select agentundo.sync()")
+    assert (
+        db.execute("select object from agentundo.check() where severity = 'error'").fetchall() == []
+    )
+
+
+def test_all_writes_are_to_be_captured_while_a_migration_is_under_way(
+    db: Connection, session: NewSession
+) -> None:
+    """The table is locked before what we know of it: the migration never waits for us."""
+    migration, tracking = session(), session()
+    migration.run("begin", "lock table deals in access exclusive mode")
+    running = tracking.run_later("select agentundo.track('deals', 'all')")
+    tracking.wait_until_blocked(running, by=migration)
+    migration.run("alter table deals add column late int", "commit")
+    outcome(running)
+    found = db.execute(
+        "select capture, health from agentundo.tracked where relation = 'public.deals'"
+    )
+    assert found.fetchall() == [("all", "ok")]

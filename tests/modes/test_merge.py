@@ -198,6 +198,34 @@ def _bases(db: Connection, invocation: str) -> list[str]:
     return [(row.detail or {})["basis"] for row in plan(db, invocation, merge=True)]
 
 
+def test_merge_does_not_know_what_was_written_to_a_partition_while_it_was_away(
+    db: Connection,
+) -> None:
+    db.execute(
+        "create table p (id int primary key, a int, b int) partition by list (id);"
+        "create table p1 partition of p for values in (1); insert into p values (1, 1, 1);"
+        "select agentundo.track('p', 'all')"
+    )
+    write(db, "agent", "update p set a = 5")
+    db.execute(
+        "alter table p detach partition p1; update p1 set a = 99; update p1 set a = 5;"
+        "alter table p attach partition p1 for values in (1)"
+    )
+    write(db, "other", "update p set b = 7")
+    assert _bases(db, "agent") == ["value"]
+
+
+def test_merge_reads_what_others_wrote_before_a_column_was_widened(db: Connection) -> None:
+    db.execute("select agentundo.track('deals', 'all')")
+    write(db, "agent", "update deals set amount = 5 where id = 1")
+    db.execute("update deals set amount = 99, owner = 'mia' where id = 1")
+    db.execute("update deals set amount = 5, owner = 'eve' where id = 1")
+    db.execute("alter table deals alter amount type bigint")
+    assert_refused(undo(db, "merge"), "row_rewritten", "amount")
+    db.execute("update deals set owner = 'tom' where id = 1")
+    assert_refused(undo(db, "merge"), "row_changed", "amount")
+
+
 def test_merge_can_be_redone(db: Connection) -> None:
     write(db, "agent", "update deals set stage = 'Won' where id = 1")
     db.execute("update deals set owner = 'mia' where id = 1")

@@ -59,3 +59,40 @@ def test_label_that_the_other_enum_lacks_is_a_conflict(t: Connection) -> None:
         revert(t, "inv")
     assert revert(t, "inv", on_conflict="skip").status == "partially_reverted"
     assert rows(t, "select id, s::text from t") == [(1, "Open")]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["alter type stage rename value 'Won' to 'Gained'", "alter type stage add value 'Won'"],
+        [
+            "alter type stage rename value 'Won' to 'Gained'",
+            "alter type stage rename value 'Gained' to 'Won'",
+        ],
+    ],
+    ids=["another label of that name", "there and back"],
+)
+def test_a_label_that_comes_back_does_not_keep_history_from_following(
+    t: Connection, changes: list[str]
+) -> None:
+    run(t, "update t set s = 'Won' where id = 3")
+    before = snapshot(t, "t", "notes")
+    write(t, "delete from notes", "delete from t where id = 3")
+    run(t, *changes, "select agentundo.sync()")
+    assert rows(t, "select * from agentundo.check() where severity = 'error'") == []
+    assert revert(t, "inv").status == "reverted"
+    label = "Won" if "Gained' to" in changes[1] else "Gained"
+    assert rows(t, "select s::text from t where id = 3") == [(label,)]
+    if label == "Won":
+        assert_same(before, snapshot(t, "t", "notes"))
+
+
+def test_an_enum_is_replaced_twice_and_has_its_first_labels_again(t: Connection) -> None:
+    run(t, "update t set s = 'Won' where id = 3")
+    before = snapshot(t, "t", "notes")
+    write(t, "update t set s = 'Won' where id = 1")
+    _replace(t, "'Won', 'Lost'")
+    _replace(t, "'Open', 'Won', 'Lost'")
+    assert rows(t, "select * from agentundo.check() where severity = 'error'") == []
+    assert revert(t, "inv").status == "reverted"
+    assert_same(before, snapshot(t, "t", "notes"))
