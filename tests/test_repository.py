@@ -127,6 +127,12 @@ def test_nothing_is_left_to_do_in_the_files() -> None:
     assert lines_with(_UNFINISHED) == []
 
 
+def test_sql_is_ascii() -> None:
+    """It goes into databases of every encoding."""
+    found = [path.name for path in (ROOT / "sql").iterdir() if not path.read_bytes().isascii()]
+    assert found == []
+
+
 def test_no_file_names_paths_of_one_machine() -> None:
     assert lines_with(_OF_ONE_MACHINE) == []
 

@@ -193,6 +193,18 @@ def test_a_row_whose_key_was_erased_has_one(t: Connection) -> None:
     assert "public.t (a row whose key was erased, too): erased" in caught.message
 
 
+def test_history_that_was_erased_whole_is_no_broken_dump(t: Connection) -> None:
+    write(t, "call", "update t set v = 2 where id = 1")
+    t.execute("select agentundo.erase('t', '{\"id\": 1}', 'request 7')")
+    assert rows(t, "select * from agentundo_history.t_1") == []
+    assert rows(t, "select * from agentundo.check()") == []
+    write(t, "call", "update t set v = 2 where id = 2")
+    t.execute("delete from agentundo_history.t_1")
+    assert [(row[0], row[2]) for row in rows(t, "select * from agentundo.check()")] == [
+        ("error", "its history is empty, though changes of it are known: none of them can be undone")
+    ]
+
+
 def test_a_row_whose_key_is_not_shown_has_one(
     t: Connection, connect: Connect, make_role: MakeRole
 ) -> None:

@@ -7683,10 +7683,11 @@ begin
       from agentundo._column c
       where c.tracked = t.id and c.until_change is null
         and not exists (select from pg_attribute a where a.attrelid = t.history and a.attname = c.history_column and not a.attisdropped);
-    execute format('select not exists (select from %s) and exists (select from agentundo._change c where c.tracked = $1 and c.rows > 0)', t.history) into emptied using t.id;
+    execute format('select not exists (select from %s) and exists (select from agentundo._change c where c.tracked = $1 and c.rows > 0
+          and not exists (select from agentundo._erased e where e.tracked = $1 and e.change = c.change))', t.history) into emptied using t.id;
     return query
       select 'error', t.name, 'its history is empty, though changes of it are known: none of them can be undone',
-        'A dump without the data of agentundo_history leaves it so. Restore a whole one, or begin anew with untrack(…, false) and track().' where emptied;
+        'A dump without the data of agentundo_history leaves it so. Restore a whole one, or begin anew with untrack(..., false) and track().' where emptied;
   end if;
 
   return query
