@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,9 @@ SETTINGS = {
     "max_prepared_transactions": "10",
     "max_locks_per_transaction": "256",
 }
+
+#: Where files are in memory, if anywhere.
+MEMORY = Path("/dev/shm")
 
 _numbers = itertools.count(1)
 
@@ -108,6 +114,33 @@ class Server:
 
 def start(bindir: Path | None = None, **settings: str) -> Server:
     """Start a server with these programs, or with those that the launcher finds."""
-    server = EmbeddedServer(bindir=bindir, settings={**SETTINGS, **settings})
-    server.start()
+    with _in_memory() as yes:
+        kept_small = {"max_wal_size": "128MB", "min_wal_size": "32MB"} if yes else {}
+        server = EmbeddedServer(bindir=bindir, settings={**SETTINGS, **kept_small, **settings})
+        server.start()
     return Server(server.dsn(), server)
+
+
+@contextmanager
+def _in_memory() -> Iterator[bool]:
+    """Let a server's directory be made in memory, where there is plenty and nobody says where.
+
+    A database is four hundred files, and each test makes one: on a disk, that is a third of the
+    time of them all.
+    """
+    if "TMPDIR" in os.environ or not _has_room(MEMORY):
+        yield False
+        return
+    before, tempfile.tempdir = tempfile.tempdir, str(MEMORY)
+    try:
+        yield True
+    finally:
+        tempfile.tempdir = before
+
+
+def _has_room(directory: Path) -> bool:
+    """Say whether several servers have room there and, as root, their programs may run there."""
+    if not os.access(directory, os.W_OK):
+        return False
+    found = os.statvfs(directory)
+    return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= 8 * 2**30
