@@ -200,7 +200,7 @@ def test_history_that_was_erased_whole_is_no_broken_dump(t: Connection) -> None:
     assert rows(t, "select * from agentundo.check()") == []
     write(t, "call", "update t set v = 2 where id = 2")
     t.execute("delete from agentundo_history.t_1")
-    [found] = rows(t, "select level, problem from agentundo.check()")
+    [found] = rows(t, "select severity, problem from agentundo.check()")
     told = "its history is empty, though changes of it are known: none of them can be undone"
     assert found == ("error", told)
 
