@@ -253,7 +253,7 @@ begin
    where mb.id = member;
   root := case when m.kind = 'partitioned' then coalesce(pg_partition_root(m.relation), m.relation) else m.relation end;
   if m.relation is not null and not exists (select from pg_class c where c.oid = m.history) then
-    perform agentundo._fail('UN008', format('agentundo: the history of %s is gone; the tagged write is refused', m.name),
+    perform agentundo._fail('UN008', format('agentundo: the history of %s is gone; the write is refused', m.name),
       format('Somebody dropped its history table. Run "select agentundo.untrack(%1$L, keep_history => false)" and "select agentundo.track(%1$L)": what was captured before is lost.', m.name),
       jsonb_build_object('relation', m.relation::text));
   end if;
@@ -262,7 +262,7 @@ begin
     -- Under REPEATABLE READ our look at the catalog may be older than the table: the filenode is not.
     or (m.relfilenode <> 0 and m.relfilenode is distinct from pg_relation_filenode(m.relation)) then
     perform agentundo._fail('UN008',
-      format('agentundo: table %s has changed since it was tracked; the tagged write is refused', coalesce(m.relation::text, m.name, '?')),
+      format('agentundo: table %s has changed since it was tracked; the write is refused', coalesce(m.relation::text, m.name, '?')),
       format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', coalesce(m.name, m.relation::text)),
       jsonb_build_object('relation', m.relation::text));
   end if;

@@ -109,7 +109,7 @@ begin
       using hint = format('Run "select agentundo.track(%L)" as its owner.', relation::regclass);
     return false;
   end if;
-  perform agentundo._fail('UN008', format('agentundo: table %s carries triggers that were made for another one; the tagged write is refused', relation::regclass),
+  perform agentundo._fail('UN008', format('agentundo: table %s carries triggers that were made for another one; the write is refused', relation::regclass),
     format('A dump has brought them. Run "select agentundo.track(%L)" as the owner of the table, or drop its triggers agentundo_*.', relation::regclass),
     jsonb_build_object('relation', relation::regclass::text));
   return false;
@@ -353,7 +353,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set quot
 $body$
 begin
   if agentundo._setting('agent.invocation') is not null or agentundo._is_agent() then
-    perform agentundo._fail('UN008', format('agentundo: partition %s is not tracked yet; the tagged write is refused', tg_relid::regclass),
+    perform agentundo._fail('UN008', format('agentundo: partition %s is not tracked yet; the write is refused', tg_relid::regclass),
       format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', pg_partition_root(tg_relid)::regclass::text),
       jsonb_build_object('relation', tg_relid::regclass::text));
   end if;

@@ -96,7 +96,7 @@ begin
         d[pair.here] := here;
         d[pair.there] := there;
         continue;
-      elsif certain then
+      elsif certain and not coalesce(here.detail ? 'segments' or there.detail ? 'segments', false) then
         there.unit := null;
         if here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
           here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
@@ -115,7 +115,7 @@ begin
         there.reason := 'row_deleted';
       end if;
       there.action := 'update';
-      there.detail := coalesce(there.detail, '{}') || '{"moved": true}';
+      there.detail := coalesce(there.detail, '{}') - 'last_segment' || '{"moved": true}' || jsonb_strip_nulls(jsonb_build_object('segments', here.detail -> 'segments'));
       d[pair.there] := there;
       gone := gone || pair.here;
     end loop;
@@ -385,6 +385,37 @@ begin
         end if;
         d[item.place] := x;
       end;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
+-- merge: a row that others have deleted since, or given another key, and of which the set had changed nothing.
+create or replace function agentundo._let_go(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  x agentundo._decision;
+  i int;
+  places int[];
+begin
+  for t in select * from agentundo._tracked g where g.id in (select y.tracked from unnest(d) y where y.reason = 'row_deleted' and y.before is not null and y.after is not null) loop
+    select found.places into places from agentundo._look(format($sql$
+      select array_agg(y.place)
+      from unnest($1) y
+      join lateral (select * from %1$s h where h.ctid = y.before offset 0) b on true
+      join lateral (select * from %1$s h where h.ctid = y.after offset 0) a on true
+      where y.tracked = %2$s and y.status = 'conflict' and y.reason = 'row_deleted' and y.unit is null and y.detail is null and %3$s operator(pg_catalog.*=) %4$s$sql$,
+      t.history, t.id, agentundo._image_row(t.id, 'b', 'y.before_change'), agentundo._image_row(t.id, 'a', 'y.after_change')),
+      null, d) as found (places int[]);
+    foreach i in array coalesce(places, '{}') loop
+      x := d[i];
+      x.status := 'done';
+      x.action := 'none';
+      x.reason := null;
+      d[i] := x;
     end loop;
   end loop;
   return d;

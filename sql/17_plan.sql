@@ -412,6 +412,9 @@ begin
   if exists (select from unnest(d) x where x.reason in ('row_changed', 'row_rewritten')) then
     d := agentundo._merge(d, changes, family, merge);
   end if;
+  if merge and exists (select from unnest(d) x where x.reason = 'row_deleted') then
+    d := agentundo._let_go(d);
+  end if;
   d := agentundo._hide(d);
   if on_conflict = 'force' then
     d := agentundo._force(d);

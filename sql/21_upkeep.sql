@@ -78,11 +78,11 @@ begin
   end if;
 
   if not exists (select from pg_class c where c.oid = t.history) then
-    return query select 'error', t.name, 'its history table is gone; tagged writes fail',
+    return query select 'error', t.name, 'its history table is gone; captured writes fail',
       format('Run "select agentundo.untrack(%1$L, false)" and "select agentundo.track(%1$L)". What was captured is lost.', t.name);
   else
     return query
-      select 'error', t.name, format('history column %s for %I is gone; tagged writes fail', c.history_column, c.name),
+      select 'error', t.name, format('history column %s for %I is gone; captured writes fail', c.history_column, c.name),
         format('Run "select agentundo.untrack(%1$L, false)" and "select agentundo.track(%1$L)". What was captured is lost.', t.name)
       from agentundo._column c
       where c.tracked = t.id and c.until_change is null
@@ -129,7 +129,7 @@ begin
     select 'error', agentundo._name(l.relation), 'it is part of a tracked table but is not captured itself', sync_hint
     from level l where l.member is null
     union all
-    select 'error', agentundo._name(l.relation), 'its columns changed since; tagged writes are refused', sync_hint
+    select 'error', agentundo._name(l.relation), 'its columns changed since; captured writes are refused', sync_hint
     from level l where l.shape <> agentundo._shape(l.relation)
     union all
     select 'error', agentundo._name(l.relation), 'nothing of ours acts for its owner, who may have changed',
@@ -251,7 +251,7 @@ begin
       'Create the role agentundo_owner and install again, or own them by a role without SUPERUSER.'
     from pg_roles where oid = ours and rolsuper
     union all
-    select distinct 'error', agentundo._name(g.tgrelid), 'it carries triggers of ours but is not tracked here: a dump has brought them; tagged writes are refused',
+    select distinct 'error', agentundo._name(g.tgrelid), 'it carries triggers of ours but is not tracked here: a dump has brought them; captured writes are refused',
       format('As its owner run "select agentundo.track(%L)", or drop its triggers agentundo_*.', g.tgrelid::regclass)
     from pg_trigger g join pg_proc p on p.oid = g.tgfoid and p.pronamespace = 'agentundo'::regnamespace
     where g.tgname like 'agentundo\_%' and g.tgparentid = 0 and not exists (select from agentundo._member m where m.relation = g.tgrelid)

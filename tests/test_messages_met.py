@@ -179,7 +179,7 @@ def test_a_partition_that_nobody_has_seen(db: Connection) -> None:
     tagged = "select set_config('agent.invocation', 'call', true);"
     assert (
         said(db, f"{tagged} insert into m values (2)", "UN008")
-        == "partition public.m2 is not tracked yet; the tagged write is refused"
+        == "partition public.m2 is not tracked yet; the write is refused"
     )
     assert (
         said(db, f"{tagged} truncate m", "UN008")

@@ -150,3 +150,47 @@ def test_a_row_that_moved_stands_once_whoever_else_had_its_keys_in_between(
     before = everything(deals)
     assert revert(deals, "agent", on_conflict="skip").status == "partially_reverted"
     assert_same(before, everything(deals))
+
+
+@pytest.mark.parametrize("mode", ["cascade", "skip"])
+def test_a_row_that_two_agents_moved_and_somebody_wrote_in_between_stands_once(
+    deals: Connection, mode: str
+) -> None:
+    """Its place at the first key is no row that is gone; it has moved on."""
+    track(deals, "deals", capture="all")
+    write(deals, "update deals set id = 7 where id = 1", tag="first")
+    deals.execute("update deals set owner = 'mia' where id = 7")
+    write(deals, "update deals set id = 8 where id = 7", tag="second")
+    write(deals, "update deals set visits = visits + 5 where id = 8", tag="third")
+    now = everything(deals)
+    if mode == "cascade":
+        assert_refused(deals, "first", on_conflict="cascade", merge=True)
+    else:
+        revert(deals, ["first", "second"], on_conflict="skip", merge=True)
+    assert rows(deals, "select * from deals order by 1") == [
+        (4, "Offered", "ann", 9),
+        (8, "New", "mia", 8),
+    ]
+    if mode == "cascade":
+        assert_same(now, everything(deals))
+
+
+@pytest.mark.parametrize("capture", ["agent", "all"])
+@pytest.mark.parametrize(
+    "others", ["delete from deals where id = 1", "update deals set id = 9 where id = 1"]
+)
+def test_a_row_that_the_agent_wrote_as_it_was_holds_no_merge_up_once_it_is_gone(
+    deals: Connection, others: str, capture: str
+) -> None:
+    track(deals, "deals", capture=capture)
+    write(
+        deals,
+        "update deals set owner = owner where id = 1",
+        "update deals set stage = 'Won' where id = 4",
+        tag="agent",
+    )
+    deals.execute(others.encode())
+    assert reasons(deals, "agent") == {"row_deleted": 1}
+    revert(deals, "agent", merge=True)
+    left = [] if "delete" in others else [(9, "New", "eve", 3)]
+    assert rows(deals, "select * from deals order by 1") == [(4, "Offered", "ann", 9), *left]

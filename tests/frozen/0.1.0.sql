@@ -925,7 +925,7 @@ begin
    where mb.id = member;
   root := case when m.kind = 'partitioned' then coalesce(pg_partition_root(m.relation), m.relation) else m.relation end;
   if m.relation is not null and not exists (select from pg_class c where c.oid = m.history) then
-    perform agentundo._fail('UN008', format('agentundo: the history of %s is gone; the tagged write is refused', m.name),
+    perform agentundo._fail('UN008', format('agentundo: the history of %s is gone; the write is refused', m.name),
       format('Somebody dropped its history table. Run "select agentundo.untrack(%1$L, keep_history => false)" and "select agentundo.track(%1$L)": what was captured before is lost.', m.name),
       jsonb_build_object('relation', m.relation::text));
   end if;
@@ -934,7 +934,7 @@ begin
     -- Under REPEATABLE READ our look at the catalog may be older than the table: the filenode is not.
     or (m.relfilenode <> 0 and m.relfilenode is distinct from pg_relation_filenode(m.relation)) then
     perform agentundo._fail('UN008',
-      format('agentundo: table %s has changed since it was tracked; the tagged write is refused', coalesce(m.relation::text, m.name, '?')),
+      format('agentundo: table %s has changed since it was tracked; the write is refused', coalesce(m.relation::text, m.name, '?')),
       format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', coalesce(m.name, m.relation::text)),
       jsonb_build_object('relation', m.relation::text));
   end if;
@@ -1972,7 +1972,7 @@ begin
       using hint = format('Run "select agentundo.track(%L)" as its owner.', relation::regclass);
     return false;
   end if;
-  perform agentundo._fail('UN008', format('agentundo: table %s carries triggers that were made for another one; the tagged write is refused', relation::regclass),
+  perform agentundo._fail('UN008', format('agentundo: table %s carries triggers that were made for another one; the write is refused', relation::regclass),
     format('A dump has brought them. Run "select agentundo.track(%L)" as the owner of the table, or drop its triggers agentundo_*.', relation::regclass),
     jsonb_build_object('relation', relation::regclass::text));
   return false;
@@ -2216,7 +2216,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set quot
 $body$
 begin
   if agentundo._setting('agent.invocation') is not null or agentundo._is_agent() then
-    perform agentundo._fail('UN008', format('agentundo: partition %s is not tracked yet; the tagged write is refused', tg_relid::regclass),
+    perform agentundo._fail('UN008', format('agentundo: partition %s is not tracked yet; the write is refused', tg_relid::regclass),
       format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', pg_partition_root(tg_relid)::regclass::text),
       jsonb_build_object('relation', tg_relid::regclass::text));
   end if;
@@ -5187,7 +5187,7 @@ begin
         d[pair.here] := here;
         d[pair.there] := there;
         continue;
-      elsif certain then
+      elsif certain and not coalesce(here.detail ? 'segments' or there.detail ? 'segments', false) then
         there.unit := null;
         if here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
           here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
@@ -5206,7 +5206,7 @@ begin
         there.reason := 'row_deleted';
       end if;
       there.action := 'update';
-      there.detail := coalesce(there.detail, '{}') || '{"moved": true}';
+      there.detail := coalesce(there.detail, '{}') - 'last_segment' || '{"moved": true}' || jsonb_strip_nulls(jsonb_build_object('segments', here.detail -> 'segments'));
       d[pair.there] := there;
       gone := gone || pair.here;
     end loop;
@@ -5476,6 +5476,37 @@ begin
         end if;
         d[item.place] := x;
       end;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
+-- merge: a row that others have deleted since, or given another key, and of which the set had changed nothing.
+create or replace function agentundo._let_go(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  x agentundo._decision;
+  i int;
+  places int[];
+begin
+  for t in select * from agentundo._tracked g where g.id in (select y.tracked from unnest(d) y where y.reason = 'row_deleted' and y.before is not null and y.after is not null) loop
+    select found.places into places from agentundo._look(format($sql$
+      select array_agg(y.place)
+      from unnest($1) y
+      join lateral (select * from %1$s h where h.ctid = y.before offset 0) b on true
+      join lateral (select * from %1$s h where h.ctid = y.after offset 0) a on true
+      where y.tracked = %2$s and y.status = 'conflict' and y.reason = 'row_deleted' and y.unit is null and y.detail is null and %3$s operator(pg_catalog.*=) %4$s$sql$,
+      t.history, t.id, agentundo._image_row(t.id, 'b', 'y.before_change'), agentundo._image_row(t.id, 'a', 'y.after_change')),
+      null, d) as found (places int[]);
+    foreach i in array coalesce(places, '{}') loop
+      x := d[i];
+      x.status := 'done';
+      x.action := 'none';
+      x.reason := null;
+      d[i] := x;
     end loop;
   end loop;
   return d;
@@ -6071,6 +6102,9 @@ begin
   end if;
   if exists (select from unnest(d) x where x.reason in ('row_changed', 'row_rewritten')) then
     d := agentundo._merge(d, changes, family, merge);
+  end if;
+  if merge and exists (select from unnest(d) x where x.reason = 'row_deleted') then
+    d := agentundo._let_go(d);
   end if;
   d := agentundo._hide(d);
   if on_conflict = 'force' then
@@ -7674,11 +7708,11 @@ begin
   end if;
 
   if not exists (select from pg_class c where c.oid = t.history) then
-    return query select 'error', t.name, 'its history table is gone; tagged writes fail',
+    return query select 'error', t.name, 'its history table is gone; captured writes fail',
       format('Run "select agentundo.untrack(%1$L, false)" and "select agentundo.track(%1$L)". What was captured is lost.', t.name);
   else
     return query
-      select 'error', t.name, format('history column %s for %I is gone; tagged writes fail', c.history_column, c.name),
+      select 'error', t.name, format('history column %s for %I is gone; captured writes fail', c.history_column, c.name),
         format('Run "select agentundo.untrack(%1$L, false)" and "select agentundo.track(%1$L)". What was captured is lost.', t.name)
       from agentundo._column c
       where c.tracked = t.id and c.until_change is null
@@ -7725,7 +7759,7 @@ begin
     select 'error', agentundo._name(l.relation), 'it is part of a tracked table but is not captured itself', sync_hint
     from level l where l.member is null
     union all
-    select 'error', agentundo._name(l.relation), 'its columns changed since; tagged writes are refused', sync_hint
+    select 'error', agentundo._name(l.relation), 'its columns changed since; captured writes are refused', sync_hint
     from level l where l.shape <> agentundo._shape(l.relation)
     union all
     select 'error', agentundo._name(l.relation), 'nothing of ours acts for its owner, who may have changed',
@@ -7847,7 +7881,7 @@ begin
       'Create the role agentundo_owner and install again, or own them by a role without SUPERUSER.'
     from pg_roles where oid = ours and rolsuper
     union all
-    select distinct 'error', agentundo._name(g.tgrelid), 'it carries triggers of ours but is not tracked here: a dump has brought them; tagged writes are refused',
+    select distinct 'error', agentundo._name(g.tgrelid), 'it carries triggers of ours but is not tracked here: a dump has brought them; captured writes are refused',
       format('As its owner run "select agentundo.track(%L)", or drop its triggers agentundo_*.', g.tgrelid::regclass)
     from pg_trigger g join pg_proc p on p.oid = g.tgfoid and p.pronamespace = 'agentundo'::regnamespace
     where g.tgname like 'agentundo\_%' and g.tgparentid = 0 and not exists (select from agentundo._member m where m.relation = g.tgrelid)

@@ -1,7 +1,7 @@
 """One schema is dumped and put back where it was, or the history is left out of a dump.
 
 The tables are other ones then. Our triggers come along with them and must not pretend to capture:
-tagged writes are refused, `check` says so, and `track` makes it right.
+captured writes are refused, `check` says so, and `track` makes it right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.core
 
 _STRAY = (
     "it carries triggers of ours but is not tracked here: a dump has brought them;"
-    " tagged writes are refused"
+    " captured writes are refused"
 )
 
 

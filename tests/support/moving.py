@@ -79,7 +79,7 @@ COPIED = (
     "this database is a logical copy: row versions mean nothing here, images are compared instead",
 )
 #: What it says of a table whose columns the restore has numbered anew.
-RENUMBERED = ("app.deals", "its columns changed since; tagged writes are refused")
+RENUMBERED = ("app.deals", "its columns changed since; captured writes are refused")
 
 
 @dataclass(frozen=True)
