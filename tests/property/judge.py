@@ -237,6 +237,10 @@ class Judge:
                 self.verdicts.exempt["a column was added between two of its writes"] += 1
                 self._unclear.add(found)
                 continue
+            if arguments["merge"] and (carried := self._carried(row, rows)):
+                self._judge_carried(row, carried, after)
+                self._unclear.add(found)
+                continue
             if strangers and not arguments["merge"]:
                 limit = self._not_captured(row, strangers) or self._vacated(row, strangers)
                 if limit:
@@ -253,6 +257,28 @@ class Judge:
                     f"{found} is {after.cells(found)} and has to be {row.target}",
                 )
             self.verdicts.rows_restored += 1
+
+    def _carried(self, row: _Row, rows: list[_Row]) -> list[_Row]:
+        """Return what a statement has moved, from or to this key, if others wrote it since."""
+        moves = {w.number for w in row.mine if w.keys_moved}
+        moved = [r for r in rows if any(w.number in moves for w in r.mine)]
+        return moved if any(r.others_after for r in moved) else []
+
+    def _judge_carried(self, row: _Row, moved: list[_Row], after: State) -> None:
+        """Merge takes a moved row back to its key, with what others have written to it since."""
+        if len(moved) != 2 or any(len(r.mine) > 1 for r in moved):
+            self.verdicts.exempt["rows that moved, some of them written since"] += 1
+            return
+        old, new = sorted(moved, key=lambda r: r.mine[0].before is None)
+        wanted = None
+        if row is old:
+            if old.target is None or new.now is None:
+                raise Lie("sound", f"{row.id}: deleted at its new key since, and yet it is back")
+            theirs = set().union(*(w.columns for w in new.others_after))
+            wanted = {u: new.now[u] if u in theirs else cell for u, cell in old.target.items()}
+        if not equal(after.cells(row.id), wanted, row.blind):
+            raise Lie("sound", f"{row.id} is {after.cells(row.id)} and has to be {wanted}")
+        self.verdicts.rows_restored += 1
 
     def _judge_what_is_left(
         self,
@@ -458,6 +484,9 @@ class Judge:
             gone = row.now is None and aim is None
             if row.id in changed or (row.done and (not strangers or gone)):
                 flipped += row.mine
+        # What came to nothing at one key is not undone while the row has not come back at the other.
+        kept = {w.number for row in rows for w in row.mine if w.keys_moved and w not in flipped}
+        flipped = [w for w in flipped if not w.keys_moved or w.number not in kept]
         for write in flipped:
             write.stands = up
         for bag in bags:

@@ -13,6 +13,7 @@ PARTS = 25
 EACH = 20
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("part", range(PARTS))
 def test_undo_is_sound_complete_and_minimal(dsn: str, part: int) -> None:
     total, failures = Verdicts(), []
