@@ -546,7 +546,7 @@ begin
     if on_conflict = 'cascade' and agentundo._blockers(ids, d, scope) <> '{}' then
       raise exception using errcode = 'UNR01';  -- somebody tagged wrote while we waited: he comes along
     end if;
-    perform agentundo._refuse(d, on_conflict);
+    perform agentundo._refuse(d, on_conflict, merge);
   end if;
   tally := agentundo._tally(d, replace);
 

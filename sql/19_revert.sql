@@ -30,22 +30,23 @@ begin
 end
 $body$;
 
--- What helps against conflicts of these kinds; nothing is offered that does not.
-create or replace function agentundo._ways_out(reasons text[]) returns text
+-- What helps against conflicts of these kinds, beyond what was asked for; nothing is offered that does not.
+create or replace function agentundo._ways_out(reasons text[], on_conflict text, merge boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select 'See agentundo.plan(). Then revert with '
-    || case when 'row_changed' = any (reasons) then 'merge => true (puts back only the columns that nobody else changed), ' else '' end
+    || case when not merge and reasons <@ '{row_changed}' then 'merge => true (puts back only the columns that nobody else changed), ' else '' end
     || 'on_conflict => ''skip'' (leaves these rows)'
-    || case when reasons <@ '{schema_changed,constraint,erased,not_visible}' then ''
-         when reasons <@ '{unique_taken,has_dependents,missing_parent,schema_changed,constraint,erased,not_visible}' then ' or ''cascade'' (takes later agent work along)'
-         else ', ''cascade'' (takes later agent work along) or ''force''' end
+    || case when on_conflict = 'cascade' or reasons && '{schema_changed,constraint,erased,not_visible}' then ''
+         when reasons && '{unique_taken,has_dependents,missing_parent}' then ' or ''cascade'' (takes later agent work along)'
+         else ', ''cascade'' (takes later agent work along)' end
+    || case when reasons <@ '{row_changed,row_rewritten,row_deleted,row_exists}' then ' or ''force''' else '' end
     || case when reasons && '{unique_taken,has_dependents,missing_parent,constraint}' then '; or change what stands in the way first.' else '.' end
 $body$;
 
 -- Conflicts as an error: what and where for people, the first 20 for programs. Keys and column names
 -- only, no other value: DETAIL is written to the server log.
-create or replace function agentundo._refuse(d agentundo._decision[], on_conflict text) returns void
+create or replace function agentundo._refuse(d agentundo._decision[], on_conflict text, merge boolean) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -74,7 +75,7 @@ begin
       case when total > 1 then ', and more' else '' end),
     case when on_conflict = 'force'
       then 'Even force does not break constraints. See agentundo.plan(); revert or change what stands in the way first.'
-      else agentundo._ways_out(array(select distinct x.reason from unnest(d) x where x.status = 'conflict')) end,
+      else agentundo._ways_out(array(select distinct x.reason from unnest(d) x where x.status = 'conflict'), on_conflict, merge) end,
     jsonb_build_object('total', total, 'conflicts', listed));
 end
 $body$;

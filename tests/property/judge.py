@@ -484,7 +484,7 @@ class Judge:
             gone = row.now is None and aim is None
             if row.id in changed or (row.done and (not strangers or gone)):
                 flipped += row.mine
-        # What came to nothing at one key is not undone while the row has not come back at the other.
+        # What came to nothing at one key is not undone while the row is not back at the other.
         kept = {w.number for row in rows for w in row.mine if w.keys_moved and w not in flipped}
         flipped = [w for w in flipped if not w.keys_moved or w.number not in kept]
         for write in flipped:
