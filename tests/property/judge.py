@@ -63,6 +63,7 @@ class _Undo:
     bags: list[BagWrite]
     written: set[RowId]
     again: bool
+    merged: bool
     stands: bool = True
 
 
@@ -339,12 +340,19 @@ class Judge:
             return True
         if target and any(row.id in u.written for u in self._undos if u.number > target.number):
             return True
+        if not arguments["merge"] and self._subtracted(row):
+            return True
         strangers = row.others_between + row.others_after
         if not strangers:
             return False
         if not arguments["merge"] or target or row.others_between:
             return True
         return not self._mergeable(row)
+
+    def _subtracted(self, row: _Row) -> bool:
+        """Has a merge taken from a column that adds up? Then only merge knows what to take."""
+        adds_up = any(c.delta for c in self.history.schema.table(row.id[0]).columns)
+        return adds_up and any(u.merged and row.id in u.written for u in self._undos)
 
     def _mergeable(self, row: _Row) -> bool:
         """Could the set's columns go back beside those of others, by what was written alone?"""
@@ -501,7 +509,16 @@ class Judge:
             assert result.revert_id
             members = members if not target else {target.id}
             self._undos.append(
-                _Undo(result.revert_id, members, self.history.number, flipped, bags, changed, up)
+                _Undo(
+                    result.revert_id,
+                    members,
+                    self.history.number,
+                    flipped,
+                    bags,
+                    changed,
+                    up,
+                    arguments.get("merge", False),
+                )
             )
 
 
