@@ -490,7 +490,9 @@ class Judge:
                 self._unclear.add(row.id)
             aim = row.mine[-1].after if up else row.mine[0].before
             gone = row.now is None and aim is None
-            if row.id in changed or (row.done and (not strangers or gone)):
+            # Where a redo leaves something, the undo stands for all that it did not have to write.
+            idle = row.done and not (target and result.status == "partially_reverted")
+            if row.id in changed or (idle and (not strangers or gone)):
                 flipped += row.mine
         # What came to nothing at one key is not undone while the row is not back at the other.
         kept = {w.number for row in rows for w in row.mine if w.keys_moved and w not in flipped}
