@@ -5187,14 +5187,14 @@ begin
         d[pair.here] := here;
         d[pair.there] := there;
         continue;
+      elsif certain and here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
+        there.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
+        here.unit := null;
+        d[pair.here] := here;
+        d[pair.there] := there;
+        continue;
       elsif certain and not coalesce(here.detail ? 'segments' or there.detail ? 'segments', false) then
-        there.unit := null;
-        if here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
-          here.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
-          d[pair.here] := here;
-          d[pair.there] := there;
-          continue;
-        end if;
+        there.unit := null;  -- else somebody wrote it between two of its keys, and the key before that is a row of its own
       end if;
       there.before := here.before;
       there.before_change := here.before_change;
