@@ -261,3 +261,23 @@ $body$
   select string_agg(format('%I.%I %s %s', alias, k.name, agentundo._equal(k.type), agentundo._given_back(format('%I.%I', history, k.history_column), k.type)), ' and ' order by k.place)
   from agentundo._key(tracked_id) k
 $body$;
+
+-- What a delta column has gained by the images in `added`, and lost by those in `taken`, as text that any session reads the
+-- same: an aggregate. Null where there is nothing to subtract it from, or the rest would not fit the type.
+create or replace function agentundo._delta_sql(type text, current text, added text, taken text, known text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$
+  select format('case when %1$s is not null and bool_and(%2$s)%3$s then (sum(%4$s) - sum(%5$s))::text end', current, known,
+    case when w.lowest is not null then format(' and %s - (sum(%s) - sum(%s)) between %s and %s', current, added, taken, w.lowest, -(w.lowest + 1)) else '' end, added, taken)
+  from (select case type when 'smallint' then -32768::numeric when 'integer' then -2147483648 when 'bigint' then -9223372036854775808 end) w (lowest)
+$body$;
+
+-- Numbers of which no difference is lost on the way.
+create or replace function agentundo._wide(type text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select case when type in ('smallint', 'integer', 'bigint') then 'numeric' else type end $body$;
+
+-- The delta columns from which something can be subtracted: not what is infinite, or no number.
+create or replace function agentundo._subtractable(sums jsonb) returns text[]
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$ select coalesce(array_agg(k), '{}') from jsonb_each_text(sums) s (k, v) where v !~* 'inf|nan' $body$;

@@ -191,7 +191,7 @@ create or replace function agentundo._look(
   c agentundo._decision[] default null, d agentundo._decision[] default null,
   e bigint[] default null, f bigint[] default null, g bigint[] default null, h bigint[] default null)
 returns setof record language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' as
+set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set jit = off set work_mem = '64MB' set extra_float_digits = 1 set intervalstyle = 'postgres' as
 $body$
 begin
   perform agentundo._require_unaltered('_look');
@@ -219,11 +219,11 @@ create or replace function agentundo._altered() returns setof name
 language sql stable security definer set search_path = pg_catalog, pg_temp as
 $body$
   select w.name::name
-  from (values ('_look', 's'), ('_act', 'v')) w (name, volatility)
+  from (values ('_look', 's', '{extra_float_digits=1,IntervalStyle=postgres}'::text[]), ('_act', 'v', '{}')) w (name, volatility, settings)
   left join pg_proc p on p.pronamespace = 'agentundo'::regnamespace and p.proname = w.name
   where p.oid is null or not p.prosecdef or p.proisstrict or p.provolatile <> w.volatility::"char" or p.proacl is null
     or exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner)
-    or p.proconfig is distinct from '{"search_path=pg_catalog, pg_temp",quote_all_identifiers=off,row_security=off,jit=off,work_mem=64MB}'::text[]
+    or p.proconfig is distinct from '{"search_path=pg_catalog, pg_temp",quote_all_identifiers=off,row_security=off,jit=off,work_mem=64MB}'::text[] || w.settings
 $body$;
 
 create or replace function agentundo._require_workers() returns void

@@ -34,7 +34,7 @@ $body$
     from restored c)
   select c.attnum, c.name,
     case when c.rule = 'delta' then
-      format('case when d.status = ''merge'' and jsonb_exists(d.delta, %1$L) then r.%1$I - (d.delta ->> %1$L)::%2$s when d.status = ''merge'' and %1$L <> all (d.columns) then r.%1$I else %3$s end', c.name, c.type, c.full_value)
+      format('case when d.status = ''merge'' and jsonb_exists(d.delta, %1$L) then (r.%1$I - (d.delta ->> %1$L)::%2$s)::%4$s when d.status = ''merge'' and %1$L <> all (d.columns) then r.%1$I else %3$s end', c.name, agentundo._wide(c.type), c.full_value, c.base_type)
     else format('case when d.status = ''merge'' and %1$L <> all (d.columns) then r.%1$I else %2$s end', c.name, c.full_value) end,
     c.declared, c.identity
   from filled c

@@ -24,68 +24,102 @@ begin
 end
 $body$;
 
+-- The images of the set's updates, and the keys that each of them has left, or taken: CTEs.
+create or replace function agentundo._key_images_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$image as materialized (
+    select c.change, (h._image = 'O') <> c.inverted as old, h.ctid as tid, {{h_keys}}
+    from agentundo._change c join {{history}} h on h._change = coalesce(c.source, c.change)
+    where c.tracked = {{tracked}} and c.change = any ($6) and c.operation = 'U' and not c.void),
+  turnover as materialized (
+    select change, {{keys}} from image group by change, {{keys}} having count(*) filter (where old) <> count(*) filter (where not old))$sql$,
+    jsonb_build_object('history', agentundo._history(t), 'tracked', t.id, 'h_keys', agentundo._key_list(t.id, 'h'),
+      'keys', (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k)))
+$body$;
+
+-- Where each row went from key to key: pairs of the key at which the set found it, and where it left it. A change takes a
+-- row from one key to another for certain if it wrote no other, or if each of its rows says the same before and after in
+-- the other columns, and nothing else of the change says that. A walk that meets any other change of keys at one of its
+-- keys, or a row that the set made or deleted there, tells nothing. Then all rows that such a change has written are
+-- bound to each other.
+create or replace function agentundo._walks_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select agentundo._fill($sql$
+  with recursive {{key_images}},
+  moving as materialized (select change, count(*) = 2 as single from image where change in (select change from turnover) group by change),
+  said as materialized (
+    select i.change, i.old, i.tid, single, {{i_keys}},
+      case when not single then dense_rank() over (partition by i.change order by row({{said}})::record using operator(pg_catalog.*<)) end as says
+    from moving join image i using (change) join lateral (select * from {{history}} h where h.ctid = i.tid offset 0) h on true),
+  balance as (
+    select change, says, count(*) filter (where old) as olds, count(*) filter (where not old) as news from said group by change, says),
+  link as materialized (
+    select o.change, o.tid as old, n.tid as new
+    from said o join said n on n.change = o.change and not n.old and n.says is not distinct from o.says
+    join balance b on b.change = o.change and b.says is not distinct from o.says and b.olds = 1 and b.news = 1
+    where o.old and not exists (select from balance u where u.change = o.change and u.olds <> u.news)),
+  loose as materialized (   -- keys of which it is not known which row came to have them, or where it went
+    select {{keys}} from said where tid not in (select old from link union all select new from link)
+    union all
+    select {{h_keys}} from agentundo._change c join {{history}} h on h._change = coalesce(c.source, c.change)
+    where c.tracked = {{tracked}} and c.change = any ($6) and c.operation <> 'U' and not c.void and exists (select from link)),
+  item as materialized (
+    select x.place, x.unit = 'moved' and x.before is not null and x.after is null as here, x.unit = 'moved' and x.before is null and x.after is not null as there, {{h_keys}}
+    from unnest($1) x cross join lateral (select x.before as tid union select x.after) i
+    join lateral (select * from {{history}} h where h.ctid = i.tid offset 0) h on true
+    where x.tracked = {{tracked}} and coalesce(x.unit, 'moved') = 'moved'),
+  walk as (
+    select place, 0::bigint as change, 0 as steps, {{keys}} from item where here
+    union all
+    select w.place, l.change, w.steps + 1, {{l_keys}}
+    from walk w
+    cross join lateral (
+      select l.change, {{n_keys}}
+      from link l join said o on o.tid = l.old and {{at_walk}} join said n on n.tid = l.new
+      where l.change > w.change order by l.change limit 1) l),
+  arrived as (select distinct on (place) * from walk order by place, steps desc),
+  pair as materialized (
+    select i.place as there, w.place as here
+    from arrived w join item i on i.there and {{at_item}}
+    where w.steps > 0 and not exists (select from walk v join loose on {{on_the_way}} where v.place = w.place)),
+  open as (
+    select change from turnover o
+    where not exists (select from item i join pair p on i.place in (p.there, p.here) where {{of_turnover}}))
+  select (select array_agg(row(there, here)::agentundo._pair) from pair),
+    (select array_agg(distinct i.place) from item i
+     where i.place not in (select there from pair union all select here from pair)
+       and exists (select from image g where g.change in (select change from open) and {{of_image}}))$sql$,
+    jsonb_build_object('key_images', agentundo._key_images_sql(t), 'history', agentundo._history(t), 'tracked', t.id, 'h_keys', agentundo._key_list(t.id, 'h'),
+      'keys', (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
+      'i_keys', agentundo._key_list(t.id, 'i'), 'l_keys', agentundo._key_list(t.id, 'l'), 'n_keys', agentundo._key_list(t.id, 'n'),
+      'at_walk', agentundo._same_key(t.id, 'o', 'w'), 'at_item', agentundo._same_key(t.id, 'i', 'w'), 'on_the_way', agentundo._same_key(t.id, 'loose', 'v'),
+      'of_turnover', agentundo._same_key(t.id, 'i', 'o'), 'of_image', agentundo._same_key(t.id, 'g', 'i'),
+      'said', coalesce((select string_agg(c.value, ', ' order by c.attnum) from agentundo._image_columns(t.id, 'h', 'i.change') c
+        where c.attnum not in (select k.attnum from agentundo._key(t.id) k)), 'null')))
+$body$;
+
 -- Rows whose key moved: the row at the new key and the absence at the old one are one thing. Where it is
--- plain which belongs to which (one row, or told apart by its other columns) they become one update in
--- place, which no cascade can tear apart; the others stay a unit that goes back together or not at all, and take
--- along those that stood between them (_bind() below).
-create or replace function agentundo._pair_moves(d agentundo._decision[]) returns agentundo._decision[]
+-- plain which belongs to which they become one update in place, which no cascade can tear apart; the others stay a
+-- unit that goes back together or not at all, and take along those that stood between them (_bind() below).
+create or replace function agentundo._pair_moves(d agentundo._decision[], changes bigint[]) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  t int;
+  t agentundo._tracked;
   pair agentundo._pair;
   pairs agentundo._pair[];
+  bound int[];
   gone int[] := array[]::int[];
   here agentundo._decision;
   there agentundo._decision;
-  other_columns text;
-  moved int[];
-  moves bigint[];  -- the changes that moved them
-  certain boolean; -- is it plain which row became which?
 begin
-  for t in select distinct x.tracked from unnest(d) x where x.unit = 'moved' loop
-    continue when not exists (select from agentundo._key(t));
-    select array_agg(x.place), array_agg(distinct x.change) into moved, moves
-      from unnest(d) x where x.tracked = t and x.unit = 'moved' and coalesce(x.before, x.after) is not null;
-    continue when moved is null;
-    select array_agg(row(x.place, y.place)::agentundo._pair) into pairs
-      from unnest(d) x, unnest(d) y
-     where cardinality(moved) = 2 and x.place = any (moved) and y.place = any (moved)
-       and x.before is null and x.after is not null and y.after is null and y.before is not null;
-    certain := cardinality(moved) = 2 and not exists (
-      select from unnest(d) y
-      where y.tracked = t and y.unit is null and y.before is not null and y.after is not null
-        and (y.change = any (moves) or y.before_change = any (moves) or y.after_change = any (moves)));
-    if not certain then
-      -- by their changes, or by what the other columns say, where that is unambiguous
-      select string_agg(format('h.%I', c.history_column), ', ' order by c.attnum) into other_columns
-        from agentundo._columns(t) c
-       where c.live and c.attnum not in (select k.attnum from agentundo._key(t) k);
-      continue when other_columns is null;
-      execute format($sql$
-        with m as (
-          select x.place, x.before is null as there, x.change,
-            dense_rank() over (order by row(%1$s)::record using operator(pg_catalog.*<)) as says
-          from unnest($2) u join unnest($1) x on x.place = u
-          join lateral (select * from %2$s h where h.ctid = coalesce(x.after, x.before) offset 0) h on true),
-        alone as (   -- a change that moved one row and has to do with no other
-          select min(place) filter (where there) as there, min(place) filter (where not there) as here
-          from m group by change
-          having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1
-            and (select c.rows from agentundo._change c where c.change = m.change) = 1
-            and not exists (
-              select from unnest($1) y
-              where y.tracked = $4 and y.unit is null and y.before is not null and y.after is not null and m.change in (y.change, y.before_change, y.after_change))),
-        pair as (
-          select * from alone
-          union all
-          select min(place) filter (where there), min(place) filter (where not there)
-          from m where place not in (select there from alone union all select here from alone)
-          group by says, change
-          having count(*) filter (where there) = 1 and count(*) filter (where not there) = 1)
-        select coalesce(array_agg(row(there, here)::agentundo._pair), $3), count(*) > 0 from pair$sql$,
-        other_columns, (select history from agentundo._tracked where id = t))
-        into pairs, certain using d, moved, pairs, t;
+  for t in select * from agentundo._tracked g where g.id in (select x.tracked from unnest(d) x where x.unit = 'moved') loop
+    pairs := null;
+    bound := null;
+    if exists (select from agentundo._key(t.id)) then
+      select * into pairs, bound from agentundo._look(agentundo._walks_sql(t), null, d, e => changes) as found (pairs agentundo._pair[], bound int[]);
     end if;
     foreach pair in array coalesce(pairs, '{}') loop
       here := d[pair.here];
@@ -96,13 +130,13 @@ begin
         d[pair.here] := here;
         d[pair.there] := there;
         continue;
-      elsif certain and here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
+      elsif here.action = 'none' and (there.status <> 'done' or here.status = 'done') then
         there.unit := null;  -- nothing is to come back at the old key: the row at the new one goes, or has gone
         here.unit := null;
         d[pair.here] := here;
         d[pair.there] := there;
         continue;
-      elsif certain and not coalesce(here.detail ? 'segments' or there.detail ? 'segments', false) then
+      elsif not coalesce(here.detail ? 'segments' or there.detail ? 'segments', false) then
         there.unit := null;  -- else somebody wrote it between two of its keys, and the key before that is a row of its own
       end if;
       there.before := here.before;
@@ -119,17 +153,16 @@ begin
       d[pair.there] := there;
       gone := gone || pair.here;
     end loop;
-  end loop;
-  for there in select x.* from unnest(d) x where x.unit = 'moved' and not exists (select from unnest(gone) g where g = x.place) loop
-    there.unit := 'moved ' || there.tracked;
-    -- Of a row that nobody can tell apart and that is gone from its new key, the old one must not come back.
-    if there.status = 'done' and there.cur is null and there.after is not null
-      and exists (select from unnest(d) x where x.tracked = there.tracked and x.unit like 'moved%' and x.action = 'insert'
-                  and not exists (select from unnest(gone) g where g = x.place)) then
-      there.status := 'conflict';
-      there.reason := 'row_deleted';
-    end if;
-    d[there.place] := there;
+    for there in select x.* from unnest(d) x where x.place = any (bound) or x.tracked = t.id and x.unit = 'moved' and x.place <> all (gone) loop
+      there.unit := 'moved ' || t.id;
+      -- Of a row that nobody can tell apart and that is gone from its new key, the old one must not come back.
+      if there.status = 'done' and there.cur is null and there.before is null and there.after is not null
+        and exists (select from unnest(d) x where x.tracked = t.id and x.before is not null and (x.place = any (bound) or x.unit like 'moved%') and x.place <> all (gone)) then
+        there.status := 'conflict';
+        there.reason := 'row_deleted';
+      end if;
+      d[there.place] := there;
+    end loop;
   end loop;
   return agentundo._renumber(array(select x from unnest(d) x where not exists (select from unnest(gone) g where g = x.place) order by x.place));
 end
@@ -174,15 +207,10 @@ create or replace function agentundo._bind_sql(t agentundo._tracked) returns tex
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._fill($sql$
-  with recursive image as materialized (
-    select c.change, (h._image = 'O') <> c.inverted as old, {{h_keys}}
-    from agentundo._change c join {{history}} h on h._change = coalesce(c.source, c.change)
-    where c.tracked = {{tracked}} and c.change = any ($6) and c.operation = 'U' and not c.void),
-  turnover as materialized (   -- keys that a change has left, or taken
-    select change, {{keys}} from image group by change, {{keys}} having count(*) filter (where old) <> count(*) filter (where not old)),
+  with recursive {{key_images}},
   item as materialized (
     select x.place, x.status = 'conflict' as conflict, x.unit is null and coalesce(x.detail ? 'moved', false) as certain,
-      x.unit is null and x.before is not null and x.after is not null as bindable, i.now, {{h_keys}}, row({{said}})::record as row
+      x.unit is null as free, x.unit is null and x.before is not null and x.after is not null as swappable, i.now, {{h_keys}}, row({{said}})::record as row
     from unnest($1) x
     cross join lateral (values (x.before, x.before_change, false), (x.after, x.after_change, true)) i (tid, change, now)
     join lateral (select * from {{history}} h where h.ctid = i.tid offset 0) h on true
@@ -190,11 +218,11 @@ $body$
   unclear as materialized (    -- changes of keys of which nobody can tell which row became which
     select distinct o.change from turnover o where not exists (select from item i where i.certain and {{of_turnover}})),
   passed as (
-    select distinct i.place from item i where i.bindable and not i.certain
+    select distinct i.place from item i where i.free and not i.certain
       and exists (select from image g where g.change in (select change from unclear) and {{of_image}})),
   said as (
     select place, conflict, now, dense_rank() over (order by row using operator(pg_catalog.*<)) as says
-    from item where bindable and not certain and place not in (select place from passed)),
+    from item where swappable and not certain and place not in (select place from passed)),
   swap as materialized (       -- the row that stood in one place stands in another
     select min(place) filter (where not now) as source, min(place) filter (where now) as target, bool_or(conflict and not now) as conflict
     from said group by says having count(*) = 2 and count(*) filter (where now) = 1 and count(distinct place) = 2),
@@ -207,21 +235,22 @@ $body$
     select place, 0 as root from passed
     union all
     select w.place, min(w.root) from walk w where exists (select from walk c where c.root = w.root and c.place = c.root) group by w.place) b$sql$,
-    jsonb_build_object('history', agentundo._history(t), 'tracked', t.id, 'h_keys', agentundo._key_list(t.id, 'h'),
-      'keys', (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
+    jsonb_build_object('key_images', agentundo._key_images_sql(t), 'history', agentundo._history(t), 'tracked', t.id, 'h_keys', agentundo._key_list(t.id, 'h'),
       'of_turnover', agentundo._same_key(t.id, 'i', 'o'), 'of_image', agentundo._same_key(t.id, 'g', 'i'),
       'said', coalesce((select string_agg(c.value, ', ' order by c.attnum) from agentundo._image_columns(t.id, 'h', 'i.change') c
         where c.attnum not in (select k.attnum from agentundo._key(t.id) k)), 'i.tid')))
 $body$;
 
 -- Where a row goes back to an image that is not the set's own, because others have been undone since, only those of
--- its columns do that the set has changed: the rest of the image is the others'.
-create or replace function agentundo._narrow(d agentundo._decision[]) returns agentundo._decision[]
+-- its columns do that the set has changed: the rest of the image is the others'. With `merge` delta columns lose what the set
+-- has added, whatever the image says.
+create or replace function agentundo._narrow(d agentundo._decision[], merge boolean) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked;
   changed text;
+  sums text;
   item record;
   x agentundo._decision;
 begin
@@ -229,23 +258,35 @@ begin
     -- the columns in which the two images of any step differ
     select format($sql$array(
           select distinct name
-          from jsonb_array_elements(%%1$s) s
+          from jsonb_array_elements(%%1$s) s (s)
           cross join lateral unnest((
             select array_remove(array[%2$s]::text[], null) from %1$s b, %1$s a where b.ctid = (s ->> 0)::tid and a.ctid = (s ->> 2)::tid)) name
           order by name)$sql$, t.history, replace(string_agg(
           format('case when %s and row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
-            concat_ws(' and ', 'true', b.known, a.known), b.value, a.value, b.name), ', ' order by b.attnum), '%', '%%'))
-      into changed
-      from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum;
+            concat_ws(' and ', 'true', b.known, a.known), b.value, a.value, b.name), ', ' order by b.attnum), '%', '%%')),
+      case when merge and bool_or(m.rule = 'delta') then format($sql$(
+          select jsonb_build_object(%2$s)
+          from jsonb_array_elements(y.detail -> 'steps') s (s) join %1$s b on b.ctid = (s ->> 0)::tid join %1$s a on a.ctid = (s ->> 2)::tid)$sql$, t.history, string_agg(
+          format('%L, %s', b.name, agentundo._delta_sql(b.type, format('r.%I', b.name),
+            format('(%s)::%s', a.value, agentundo._wide(b.type)), format('(%s)::%s', b.value, agentundo._wide(b.type)),
+            concat_ws(' and ', b.known, a.known, format('(%s) is not null and (%s) is not null', b.value, a.value)))), ', ') filter (where m.rule = 'delta')) else 'null::jsonb' end
+      into changed, sums
+      from agentundo._image_columns(t.id, 'b', '(s ->> 1)::bigint') b join agentundo._image_columns(t.id, 'a', '(s ->> 3)::bigint') a on a.attnum = b.attnum
+      left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = b.attnum;
     for item in
-      select * from agentundo._look(format('select y.place, %s, %s from unnest($1) y where y.tracked = %s and y.detail ? ''steps''',
-          format(changed, 'y.detail -> ''steps'''), format(changed, 'jsonb_build_array(jsonb_build_array(y.before, y.before_change, y.after, y.after_change))'), t.id), null, d)
-        as found (place int, own text[], every text[])
+      select * from agentundo._look(format($sql$
+          select y.place, %s, %s, %s
+          from unnest($1) y left join lateral (select * from %s r where r.ctid = y.cur and r.tableoid = y.part offset 0) r on true
+          where y.tracked = %s and y.detail ? 'steps'$sql$,
+          format(changed, 'y.detail -> ''steps'''), format(changed, 'jsonb_build_array(jsonb_build_array(y.before, y.before_change, y.after, y.after_change))'),
+          sums, agentundo._from(t), t.id), null, d)
+        as found (place int, own text[], every text[], sums jsonb)
     loop
       x := d[item.place];
       x.detail := x.detail - 'steps' || jsonb_build_object('own', item.own);
-      if x.status = 'ok' and not item.every <@ item.own then
-        x.columns := array(select u from unnest(item.own) u where u = any (item.every));
+      x.delta := (select jsonb_object_agg(k, item.sums -> k) from unnest(agentundo._subtractable(item.sums)) k where x.status = 'ok' and k = any (item.own));
+      if x.status = 'ok' and (x.delta is not null or not item.every <@ item.own) then
+        x.columns := array(select u from unnest(item.own) u where u = any (item.every) or x.delta ? u);
         x.status := case when x.columns = '{}' then 'done' else 'merge' end;
         x.action := case when x.columns = '{}' then 'none' else x.action end;
       end if;
@@ -278,8 +319,9 @@ begin
       case when a.known is not null then format('case when %s then %s else %s end', a.known, a.value, agentundo._stored('r', c.name, c.type_now)) else a.value end,
       agentundo._stored('r', c.name, c.type_now), c.name), ', ' order by c.attnum),
     string_agg(format('case when row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end', o.value, n.value, c.name), ', ' order by c.attnum),
-    string_agg(case when m.attnum is not null then
-      format('%1$L, case when r.%1$I is not null and bool_and(h.%2$I is not null) then (sum(case when (h._image = ''O'') <> c.inverted then -h.%2$I else h.%2$I end))::text end', c.name, c.history_column) end, ', '),
+    string_agg(case when m.attnum is not null then format('%L, %s', c.name, agentundo._delta_sql(c.type, format('r.%I', c.name),
+      format('case when (h._image = ''O'') <> c.inverted then %1$s - %1$s else %1$s end', w.value), format('case when (h._image = ''O'') <> c.inverted then %1$s else %1$s - %1$s end', w.value),
+      w.value || ' is not null')) end, ', '),
     string_agg(quote_literal(c.name), ', ' order by c.attnum)
     into ours, theirs, captured, deltas, every
     from agentundo._columns(t.id) c
@@ -288,6 +330,7 @@ begin
     join agentundo._image_columns(t.id, 'o', 'p.change') o on o.attnum = c.attnum
     join agentundo._image_columns(t.id, 'n', 'p.change') n on n.attnum = c.attnum
     left join agentundo._merge_rule m on m.tracked = t.id and m.attnum = c.attnum and m.rule = 'delta'
+    cross join lateral (select format('h.%I::%s', c.history_column, agentundo._wide(c.type))) w (value)
    where c.live;
   select * into items from agentundo._look(format($sql$
     with item as materialized (
@@ -306,9 +349,19 @@ begin
       from pair p cross join lateral unnest(
         -- made or deleted, come from another key, or written as it was: all of it is theirs
         coalesce((select nullif(array_remove(array[%3$s]::text[], null), '{}') from %4$s o, %4$s n where o.ctid = p.old and n.ctid = p.new), array[%14$s]::text[])) y (name)
+      group by p.place),
+    own as materialized (    -- what the set has written to a row in several turns
+      select p.place, array_agg(distinct y.name) as names
+      from (
+        select a.place, c.change, min(h.ctid) filter (where (h._image = 'O') <> c.inverted) as old, min(h.ctid) filter (where (h._image = 'N') <> c.inverted) as new
+        from item a join %4$s h on %6$s join agentundo._change c on coalesce(c.source, c.change) = h._change
+        where a.detail ? 'segments' and c.tracked = %12$s and c.change = any ($6) and not %16$s
+        group by a.place, c.change) p
+      cross join lateral unnest(coalesce(
+        (select array_remove(array[%3$s]::text[], null) from %4$s o, %4$s n where o.ctid = p.old and n.ctid = p.new), array[%14$s]::text[])) y (name)
       group by p.place)
     select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
-      (select array_remove(array[%1$s]::text[], null) from %4$s a left join %4$s b on b.ctid = d.before where a.ctid = d.after),
+      coalesce(own.names, (select array_remove(array[%1$s]::text[], null) from %4$s a left join %4$s b on b.ctid = d.before where a.ctid = d.after)),
       (select array_remove(array[%2$s]::text[], null) from %4$s a, %5$s r where a.ctid = d.after and r.ctid = d.cur and r.tableoid = d.part),
       t.names,
       -- do these tell of everybody? Whoever wrote the row that stands was captured, and so were all others
@@ -326,6 +379,7 @@ begin
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
     left join lateral (select * from %4$s b where b.ctid = d.before offset 0) b on true
     left join captured t on t.place = d.place
+    left join own on own.place = d.place
     where d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')$sql$,
     ours, theirs, captured, agentundo._history(t), agentundo._from(t),
     agentundo._same_key(t.id, 'h', 'a'), agentundo._key_list(t.id, 'a'), coalesce(case when not agentundo._is_copy() then t.all_since end, 9223372036854775807), agentundo._same_key(t.id, 'h', 'a'), coalesce(deltas, ''), agentundo._stands_in_row_sql(t, 'a'),
@@ -356,7 +410,7 @@ begin
       declare
         shared text[];
         their_columns text[] := array(select distinct u from unnest(item.by_value || coalesce(item.captured, '{}')) u order by u);
-        added text[] := array(select k from jsonb_each_text(item.sums) s (k, v) where v is not null);  -- of NULL nothing can be subtracted
+        added text[] := agentundo._subtractable(item.sums);
         our_columns text[] := item.ours;
         x agentundo._decision;
       begin
@@ -378,7 +432,7 @@ begin
           x.status := 'merge';
           x.reason := null;
           x.columns := our_columns;
-          x.delta := (select jsonb_object_agg(k, v) from jsonb_each_text(item.sums) s (k, v) where k = any (our_columns));
+          x.delta := (select jsonb_object_agg(k, item.sums -> k) from unnest(added) k where k = any (our_columns));
           x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when x.after_change > t.all_since and not agentundo._is_copy() then 'captured' else 'value' end, 'kept', their_columns);
         else
           x.columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
@@ -454,7 +508,7 @@ declare
   x agentundo._decision;
 begin
   for x in select y.* from unnest(d) y where y.status = 'conflict' loop
-    if x.reason = 'row_changed' and x.detail ->> 'last_segment' = 'ok' then
+    if x.reason = 'row_changed' and x.detail ->> 'last_segment' = 'ok' and x.unit is null then
       x.status := case when x.action = 'none' then 'done' else 'ok' end;
       x.reason := null;
       x.columns := null;

@@ -401,10 +401,10 @@ begin
     d := d || agentundo._net(one, changes, family, cardinality(d));
   end loop;
   if exists (select from unnest(d) x where x.detail ? 'steps') then
-    d := agentundo._narrow(d);
+    d := agentundo._narrow(d, merge);
   end if;
   if exists (select from unnest(d) x where x.unit = 'moved') then
-    d := agentundo._pair_moves(d);
+    d := agentundo._pair_moves(d, changes);
   end if;
   if on_conflict = 'skip' or merge then
     d := agentundo._bind(d, changes);
