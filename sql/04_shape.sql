@@ -251,6 +251,10 @@ begin
     join agentundo._tracked t on t.id = mb.tracked
     join pg_class c on c.oid = mb.relation
    where mb.id = member;
+  if m.relation is null and current_setting('transaction_isolation') <> 'read committed' then
+    raise exception using errcode = '40001', message = 'agentundo: a table is tracked since this transaction began',
+      hint = 'Begin a new transaction, then repeat the write.';
+  end if;
   root := case when m.kind = 'partitioned' then coalesce(pg_partition_root(m.relation), m.relation) else m.relation end;
   if m.relation is not null and not exists (select from pg_class c where c.oid = m.history) then
     perform agentundo._fail('UN008', format('agentundo: the history of %s is gone; the write is refused', m.name),

@@ -128,11 +128,15 @@ $body$
 $body$;
 
 -- A row as jsonb, in the columns that the caller may read. `side` is 'history' (alias.c1 ...) or
--- 'table' (alias."name").
-create or replace function agentundo._json_sql(tracked_id int, alias text, side text) returns text
+-- 'table' (alias."name"). `change`: of an image, without the columns that came after it.
+create or replace function agentundo._json_sql(tracked_id int, alias text, side text, change text default null) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._object_sql(array_agg(s.name::text order by s.attnum), array_agg(s.value order by s.attnum))
+    || coalesce((
+      select format(' - array_remove(array[%s]::text[], null)', string_agg(format('case when not (%s) then %L end', i.known, i.name), ', ' order by i.attnum))
+      from agentundo._image_columns(tracked_id, alias, change) i where i.known is not null
+      having change is not null and count(*) > 0), '')
   from agentundo._shown(tracked_id, alias, side) s where s.readable
 $body$;
 

@@ -151,7 +151,7 @@ begin
         from unnest($1) x
         join lateral (select * from {{child}} k where k.ctid = x.before offset 0) k on true
         join {{parent}} o on {{equal}}
-        join agentundo._change c on coalesce(c.source, c.change) = o._change and c.tracked = {{parent_id}} and (o._image = 'O') <> c.inverted and c.change > x.change
+        join agentundo._change c on coalesce(c.source, c.change) = o._change and c.tracked = {{parent_id}} and (o._image = 'O') <> c.inverted
         where x.tracked = {{id}} and x.status = 'conflict' and x.reason = 'missing_parent' and x.detail ->> 'constraint' = {{name}} and {{stands}}
           and not exists (select from {{parent}} n where n._change = o._change and n._image <> o._image and {{equal_after}})
         order by x.place, c.change desc) w$sql$, jsonb_build_object(
@@ -498,7 +498,7 @@ begin
         left join lateral (select r.ctid, r.* from %7$s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
         where x.tracked = %8$s$sql$,
         agentundo._key_sql(t.id, 'b', 'history'), agentundo._key_sql(t.id, 'a', 'history'),
-        agentundo._json_sql(t.id, 'b', 'history'), agentundo._json_sql(t.id, 'a', 'history'), agentundo._json_sql(t.id, 'r', 'table'),
+        agentundo._json_sql(t.id, 'b', 'history', 'x.before_change'), agentundo._json_sql(t.id, 'a', 'history', 'x.after_change'), agentundo._json_sql(t.id, 'r', 'table'),
         t.history, agentundo._from(t), t.id, agentundo._key_sql(t.id, 'k', 'history'));
     end if;
   end loop;

@@ -106,6 +106,15 @@ begin
 end
 $body$;
 
+-- Is there a column that history does not know yet?
+create or replace function agentundo._is_behind(tables int[]) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select exists (
+    select from agentundo._tracked t join pg_class r on r.oid = t.relation cross join lateral agentundo._columns(t.id) c
+    where t.id = any (tables) and t.active and c.history_column is null)
+$body$;
+
 -- History must know the tables as they are now, or our own changes would lack a column.
 create or replace function agentundo._follow(tables int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -114,7 +123,7 @@ declare
   t agentundo._tracked;
 begin
   for t in select x.* from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = any (tables) and x.active loop
-    if exists (select from agentundo._columns(t.id) c where c.history_column is null)
+    if agentundo._is_behind(array[t.id])
       or exists (select from agentundo._out_of_reach(t.relation, agentundo._worker())) then
       perform agentundo._sync(t.id);
     end if;
@@ -139,7 +148,7 @@ $body$;
 
 -- The current rows of every key that these changes touched. FOR UPDATE where the row may go, lose a key
 -- or is pointed at, so that nobody adds a dependent in between; else the weaker lock of a plain update.
-create or replace function agentundo._lock_rows(tracked_id int, changes bigint[]) returns void
+create or replace function agentundo._lock_rows(tracked_id int, changes bigint[], wait boolean) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
@@ -159,13 +168,45 @@ begin
       select from (
         select distinct %1$s from %2$s h where h._change = any (%7$L::bigint[])) k
       join %3$s r on %4$s
-      order by %5$s for %6$s of r) locked$sql$,
+      order by %5$s for %6$s of r%8$s) locked$sql$,
     agentundo._key_list(tracked_id, 'h'), agentundo._history(t), agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end,
-    array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id)));
+    array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id), case when wait then '' else ' nowait' end));
 end
 $body$;
 
--- Table by table, in a fixed order. Each wait is short; should they add up, the revert lets go.
+-- Without a key rows are found by what they say. Those that are to go, of a table to which others refer, are locked
+-- once they are found. Tells whether there were any.
+create or replace function agentundo._lock_found(d agentundo._decision[]) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  found_any boolean := false;
+  locked bigint[];
+begin
+  for t in
+    select * from agentundo._tracked g
+    where g.id in (select x.tracked from unnest(d) x where x.cur is not null and x.status in ('ok', 'merge') and x.action <> 'none')
+      and not exists (select from agentundo._key(g.id))
+      and exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(g.relation, g.kind)))
+    order by g.relation::oid
+  loop
+    select * into locked from agentundo._act(format($sql$
+      select array[count(*)] from (
+        select from %s r join unnest($1) x on r.ctid = x.cur and r.tableoid = x.part
+        where x.tracked = %s and x.status in ('ok', 'merge') and x.action <> 'none'
+        order by x.part, x.cur for update of r) locked$sql$, agentundo._from(t), t.id), d);
+    if locked <> array(select count(*) from unnest(d) x where x.tracked = t.id and x.cur is not null and x.status in ('ok', 'merge') and x.action <> 'none') then
+      raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back', hint = 'Call revert again.';
+    end if;
+    found_any := true;
+  end loop;
+  return found_any;
+end
+$body$;
+
+-- Table by table, in a fixed order. Each wait is short; whoever waits for us may look for a deadlock after
+-- deadlock_timeout, and from shortly before on we wait for nobody.
 create or replace function agentundo._lock_all_rows(tables int[], changes bigint[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -175,10 +216,7 @@ declare
 begin
   foreach one in array tables loop
     continue when not exists (select from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one);
-    perform agentundo._lock_rows(one, changes);
-    if clock_timestamp() > began + current_setting('deadlock_timeout')::interval * 0.6 and one <> tables[cardinality(tables)] then
-      raise exception using errcode = '55P03', message = 'agentundo: locking the rows took too long';
-    end if;
+    perform agentundo._lock_rows(one, changes, clock_timestamp() < began + current_setting('deadlock_timeout')::interval * 0.6);
   end loop;
 end
 $body$;
@@ -491,7 +529,7 @@ $body$;
 -- tries again, before any writer who waits for it looks for a deadlock.
 create or replace function agentundo._short_wait() returns text
 language sql stable set search_path = pg_catalog, pg_temp as
-$body$ select (extract(epoch from current_setting('deadlock_timeout')::interval) * 125)::int || 'ms' $body$;
+$body$ select greatest(1, least(1000, extract(epoch from current_setting('deadlock_timeout')::interval) * 125))::int || 'ms' $body$;
 
 -- What is to be captured while it is put back needs the triggers of a table that is tracked.
 create or replace function agentundo._require_tracked(tally jsonb) returns void
@@ -510,7 +548,7 @@ $body$;
 
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
-  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[])
+  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[], run text, from_step int)
 returns agentundo._decision[] language plpgsql security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' set jit = off as
 $body$
@@ -533,15 +571,21 @@ begin
   end if;
   perform agentundo._lock_tables(tables, strong);
   perform agentundo._take_turn(tables);
+  if agentundo._is_behind(tables) then
+    raise exception using errcode = 'UNR01';  -- a table was altered while we waited: its history has to follow
+  end if;
   perform agentundo._lock_all_rows(tables, changes);
-  if agentundo._uncovered(ids) <> changes then
-    raise exception using errcode = 'UNR01';  -- more was committed under these ids while we waited
+  if agentundo._uncovered(ids) <> changes or run is not null and not agentundo._members(run, from_step, scope) <@ ids then
+    raise exception using errcode = 'UNR01';  -- more was committed under these ids, or in this run, while we waited
   end if;
 
   -- Everybody whom we waited for came before us.
   update agentundo._revert r set number = nextval('agentundo._change_number') where r.id = revert_id;
   decided := pg_current_snapshot();
   d := agentundo._decide(ids, changes, on_conflict, merge);
+  if agentundo._lock_found(d) then
+    d := agentundo._decide(ids, changes, on_conflict, merge);  -- nobody adds a dependent any more
+  end if;
   if exists (select from unnest(d) x where x.status = 'conflict') then
     if on_conflict = 'cascade' and agentundo._blockers(ids, d, scope) <> '{}' then
       raise exception using errcode = 'UNR01';  -- somebody tagged wrote while we waited: he comes along

@@ -134,7 +134,7 @@ $body$;
 -- locked: so they are named (`wanted`), locked all together and named again; UNR01 asks for another round. An
 -- answer with a status is final.
 create or replace function agentundo._begin(
-  ids text[], wanted text[], redo boolean, on_conflict text, merge boolean, scope text, reverted_by text) returns agentundo._task
+  ids text[], wanted text[], redo boolean, on_conflict text, merge boolean, scope text, reverted_by text, run text, from_step int) returns agentundo._task
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -145,6 +145,8 @@ begin
   task.aim := agentundo._aim(ids, redo, on_conflict, merge, scope);
   if not task.aim <@ wanted then
     raise exception using errcode = 'UNR01', detail = task.aim::text;
+  elsif run is not null and not agentundo._members(run, from_step, scope) <@ ids then
+    raise exception using errcode = 'UNR01';
   end if;
   perform agentundo._unknown(ids[1]) from unnest(task.aim) u where redo and not agentundo._in_scope(u, agentundo._scope(scope));
   perform agentundo._require_known(ids || task.aim, scope);
@@ -211,7 +213,7 @@ end
 $body$;
 
 create or replace function agentundo._revert_now(
-  ids text[], on_conflict text, merge boolean, reason text, reverted_by text, scope text, redo boolean)
+  ids text[], on_conflict text, merge boolean, reason text, reverted_by text, scope text, redo boolean, run text default null, from_step int default 1)
 returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -226,9 +228,9 @@ declare
   began timestamptz := clock_timestamp();
   replace int[] := array[]::int[];  -- the tables in which updates are deletes and inserts
   stale int := 0;          -- how often something was altered while we looked
-  twice boolean := false;  -- a constraint has spoken before, and the plan did not know
+  misfortunes text[] := array[]::text[];  -- what constraints have said that the plan did not know
   old_snapshot constant boolean := current_setting('transaction_isolation') <> 'read committed';
-  constraint_name text; table_name text; complaint text; named text;
+  constraint_name text; table_name text; complaint text; about text; named text;
 begin
   perform agentundo._check_mode(on_conflict);
   merge := coalesce(merge, false);
@@ -244,16 +246,21 @@ begin
   loop
     begin
       d := null;
+      if run is not null and not agentundo._members(run, from_step, scope) <@ ids then
+        ids := agentundo._members(run, from_step, scope);  -- calls that were committed meanwhile
+        perform agentundo._require_revert(ids, scope, reverted_by);
+        wanted := wanted || ids;
+      end if;
       -- All locks belong to the attempt: who gives way lets go of everything.
       perform set_config('lock_timeout', agentundo._short_wait(), true);
-      task := agentundo._begin(ids, wanted, redo, on_conflict, merge, scope, reverted_by);
+      task := agentundo._begin(ids, wanted, redo, on_conflict, merge, scope, reverted_by, run, from_step);
       exit when (task.answer).status is not null;
       insert into agentundo._invocation (id, scope, actor, role, tool, status, created_at, committed_at)
         values (revert_id, agentundo._common_scope(task.aim), reverted_by, agentundo._caller(), tool, 'committed', clock_timestamp(), clock_timestamp());
       insert into agentundo._revert (id, invocations, redo, on_conflict, merge, reverted_by, reason, role)
         values (revert_id, (task.answer).invocations, redo, on_conflict, merge, reverted_by, reason, agentundo._caller());
       perform agentundo.tag(revert_id, tool => tool, actor => reverted_by);
-      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, scope, replace);
+      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, scope, replace, run, from_step);
       update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (task.locked);
       exit;
     exception
@@ -276,32 +283,32 @@ begin
         if old_snapshot or clock_timestamp() > began + patience then
           raise;  -- only the caller can begin anew, with a new snapshot
         elsif complaint like 'agentundo: a row changed%' then
-          if twice then
+          if cardinality(array_positions(misfortunes, complaint)) >= 5 then
             perform agentundo._broke('constraint', 'rows did not become what was written; a trigger that is to fire may keep them from it', null, null);
           end if;
-          twice := true;
+          misfortunes := misfortunes || complaint;
         end if;
       when unique_violation or exclusion_violation then
-        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
+        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text, about = pg_exception_detail;
         -- Values that change places among rows of the plan: all of them out, then all of them in. Not where
         -- a key of another table would act on the rows while they are gone.
         if replace = '{}' and agentundo._replaceable(task.changes) <> '{}' then
           replace := agentundo._replaceable(task.changes);
         elsif old_snapshot then
           perform agentundo._outdated();
-        elsif twice then
+        elsif concat(complaint, about) = any (misfortunes) then
           perform agentundo._broke('unique_taken', complaint, constraint_name, table_name);
         else
-          twice := true;
+          misfortunes := misfortunes || concat(complaint, about);
         end if;
       when integrity_constraint_violation or foreign_key_violation or restrict_violation or check_violation or not_null_violation then
-        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
+        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text, about = pg_exception_detail;
         if old_snapshot then
           perform agentundo._outdated();
-        elsif twice then
+        elsif concat(complaint, about) = any (misfortunes) then
           perform agentundo._broke('constraint', complaint, constraint_name, table_name);
         end if;
-        twice := true;  -- somebody was faster than our look: the next one sees it and says more
+        misfortunes := misfortunes || concat(complaint, about);  -- somebody was faster than our look: the next one sees it and says more
       when data_exception or string_data_right_truncation or numeric_value_out_of_range or invalid_text_representation then
         get stacked diagnostics table_name = table_name, complaint = message_text;
         perform agentundo._broke('schema_changed', 'a former value does not fit its column any more', null, table_name);
@@ -405,7 +412,7 @@ create or replace function agentundo.revert_run(
 returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
-  return agentundo._revert_now(agentundo._members(run, from_step, scope), on_conflict, merge, reason, reverted_by, scope, false);
+  return agentundo._revert_now(agentundo._members(run, from_step, scope), on_conflict, merge, reason, reverted_by, scope, false, run, from_step);
 end
 $body$;
 comment on function agentundo.revert_run(text, int, text, boolean, text, text, text) is

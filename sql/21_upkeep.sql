@@ -310,8 +310,8 @@ comment on function agentundo.check() is
 
 -- Which invocations may go: all they wrote is older than the limit, and nobody holds them. An
 -- invocation goes together with what took it back and what that took back: so of two that belong
--- together, none goes alone.
-create or replace function agentundo._purgeable(older_than timestamptz) returns text[]
+-- together, none goes alone. `among`: of no others.
+create or replace function agentundo._purgeable(older_than timestamptz, among text[] default null) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -321,7 +321,7 @@ begin
   select coalesce(array_agg(c.invocation), '{}') into doomed
     from (select x.invocation from agentundo._change x where x.invocation is not null group by x.invocation having max(x.at) < older_than) c
     left join agentundo._invocation i on i.id = c.invocation
-   where i.held is null;
+   where i.held is null and (among is null or c.invocation = any (among));
   loop
     with doomed_one as materialized (select d as id from unnest(doomed) d),
     pair as (
@@ -357,7 +357,9 @@ $body$
 declare
   age interval := coalesce(older_than, agentundo._age('retention'));
   before timestamptz := clock_timestamp() - age;
+  locked text[];
   doomed text[];
+  old bigint[];
   t agentundo._tracked;
   gone agentundo.purge_count;
   number bigint;
@@ -368,25 +370,24 @@ begin
     perform agentundo._fail('22023', case when age is null then 'agentundo: the setting retention is not an age' else format('agentundo: %s is not an age', agentundo._in_words(age)) end,
       'Give an interval such as ''30 days''.');
   end if;
-  -- Locked first, then looked at again: a revert may have come in between.
-  perform agentundo._lock_invocations(agentundo._purgeable(before));
-  doomed := agentundo._purgeable(before);
-  perform agentundo._lock_invocations(doomed);
+  -- Locked first, then looked at again: a revert or a hold may have come in between. What is written under one of
+  -- these ids from now on stays.
+  locked := agentundo._lock_invocations(agentundo._purgeable(before));
+  select p.doomed, array(select c.change from agentundo._change c where c.invocation = any (p.doomed) or c.invocation is null and c.at < before)
+    into doomed, old from (select agentundo._purgeable(before, coalesce(locked, '{}')) as doomed offset 0) p;
 
   gone := row(cardinality(doomed), 0, 0);
   for t in select * from agentundo._tracked x order by x.id loop
     continue when not exists (select from pg_class where oid = t.history);
-    execute format('delete from %s h using agentundo._change c where c.change = h._change and c.tracked = $1
-      and (c.invocation = any ($2) or c.invocation is null and c.at < $3)', t.history) using t.id, doomed, before;
+    execute format('delete from %s h using unnest($1) o (change) where o.change = h._change', t.history) using old;
     get diagnostics number = row_count;
     gone.images := gone.images + number;
   end loop;
-  delete from agentundo._erased e using agentundo._change c
-   where c.change = e.change and (c.invocation = any (doomed) or c.invocation is null and c.at < before);
-  delete from agentundo._reverted r where r.invocation = any (doomed);
-  delete from agentundo._change c where c.invocation = any (doomed) or c.invocation is null and c.at < before;
-  get diagnostics number = row_count;
-  gone.changes := number;
+  delete from agentundo._erased e using unnest(old) o (change) where o.change = e.change;
+  delete from agentundo._reverted r using unnest(old) o (change) where o.change = r.change;
+  delete from agentundo._change c using unnest(old) o (change) where o.change = c.change;
+  get diagnostics gone.changes = row_count;
+  doomed := array(select d from unnest(doomed) d where not exists (select from agentundo._change c where c.invocation = d));
   delete from agentundo._effect e where e.invocation = any (doomed);
   update agentundo._invocation i set purged_at = clock_timestamp() where i.id = any (doomed);
   if gone.changes > 0 then
@@ -433,11 +434,23 @@ $body$;
 comment on function agentundo.hold(text, text) is
   'Exempts an invocation, with its reverts, from purge(), for a reason that is kept; null as the reason releases it. Returns how many changes that concerns, 0 when what is released was not held. Changes none of your rows.';
 
+-- Under which ids these changes were made, or restored.
+create or replace function agentundo._made_under(changes bigint[]) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select array(
+    select distinct c.invocation from agentundo._change c where (c.change = any (changes) or c.source = any (changes)) and c.invocation is not null)
+$body$;
+
 create or replace function agentundo.erase(relation regclass, key jsonb, reason text) returns agentundo.erase_count
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked := agentundo._tracked_table(relation);
+  waits constant text := current_setting('lock_timeout');
+  patience constant interval := case when waits = '0' then interval '60 s' else waits::interval end;
+  began constant timestamptz := clock_timestamp();
+  look text;
   changes bigint[];
   images tid[];
   ids text[];
@@ -449,19 +462,35 @@ begin
   if coalesce(reason, '') = '' then
     perform agentundo._fail('22023', 'agentundo: an erasure needs a reason', 'Say why, for example the number of the request.');
   end if;
-  -- Waits for captures and reverts that write to this history now, and lets no new ones begin.
-  execute format('lock table %s in share row exclusive mode', t.history);
-  execute format('select array_agg(distinct h._change), array_agg(h.ctid) from %s h where %s', agentundo._history(t), agentundo._match_sql(t.id, 'h', 'history', '$1'))
-    into changes, images using key;
-  select array_agg(distinct c.invocation) into ids
-    from agentundo._change c where (c.change = any (changes) or c.source = any (changes)) and c.invocation is not null;
-  perform agentundo._lock_invocations(ids);  -- no revert may be acting on an image that goes
+  look := format('select array_agg(distinct h._change), array_agg(h.ctid) from %s h where %s', agentundo._history(t), agentundo._match_sql(t.id, 'h', 'history', '$1'));
+  -- Invocations first, as everybody locks them: no revert may be acting on an image that goes. Then no capture may
+  -- write to this history. Who has to wait for long lets go of everything and tries again.
+  loop
+    begin
+      perform set_config('lock_timeout', agentundo._short_wait(), true);
+      execute look into changes, images using key;
+      ids := agentundo._made_under(changes);
+      perform agentundo._lock_invocations(ids);
+      execute format('lock table %s in share row exclusive mode', t.history);
+      execute look into changes, images using key;
+      exit when agentundo._made_under(changes) <@ ids;
+      raise exception using errcode = 'UNR01';  -- somebody has written the row meanwhile
+    exception when lock_not_available or deadlock_detected or sqlstate 'UNR01' then
+      if clock_timestamp() > began + patience then
+        raise exception using errcode = '55P03', message = format('agentundo: somebody writes to %s, or undoes it, for longer than %s', t.name, patience),
+          hint = 'End the transaction that does (see pg_stat_activity and pg_blocking_pids), then call erase again. A higher lock_timeout makes it wait longer.';
+      end if;
+    end;
+    perform pg_sleep(0.05 + random() * 0.2);
+  end loop;
+  perform set_config('lock_timeout', waits, true);
 
   execute format('delete from %s where ctid = any ($1)', t.history) using images;
   get diagnostics gone.images = row_count;
   insert into agentundo._erased (tracked, change, key, reason)
     select t.id, c, encode(sha256(convert_to(erase.key::text, 'UTF8')), 'hex'), erase.reason from unnest(changes) c
   on conflict do nothing;
+  update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (ids);  -- who has an older snapshot fails (40001)
   update agentundo._invocation i set input = null, result = null, error = null
    where i.id = any (ids) and (i.input is not null or i.result is not null or i.error is not null);
   get diagnostics gone.inputs = row_count;
