@@ -141,6 +141,7 @@ begin
   -- Where the caller may not grant it, _sync() says what is missing.
   for schema in select agentundo._out_of_reach(relation, worker) loop
     begin
+      perform agentundo._lock_grants();
       execute format('grant usage on schema %s to %I', schema, worker);
     exception when insufficient_privilege then
       null;
@@ -150,6 +151,7 @@ begin
     select r from agentundo._relatives(relation) r where not has_table_privilege(worker, r, 'select')
   loop
     begin
+      perform agentundo._lock_grants();
       execute format('grant usage on schema %s to %I', (select c.relnamespace::regnamespace from pg_class c where c.oid = relative), worker);
       execute format('grant select on %s to %I', relative, worker);
     exception when insufficient_privilege then

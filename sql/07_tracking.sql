@@ -54,7 +54,12 @@ begin
   if not found then
     insert into agentundo._tracked as x (relation, name, kind, capture, history, key_columns)
     values (_track.relation, agentundo._name(_track.relation), 'plain', coalesce(_track.capture, 'agent'), 'agentundo._change'::regclass, '{}')
-    returning * into t;
+    on conflict do nothing returning * into t;
+  end if;
+  if t.id is null then  -- somebody else has just begun to track it
+    return query select agentundo._track(relation, capture);
+    return;
+  elsif t.history = 'agentundo._change'::regclass then
     history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id);
     while to_regclass(history_table) is not null loop  -- left over from a dump without our own rows
       history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id || '_' || left(gen_random_uuid()::text, 8));

@@ -174,34 +174,32 @@ begin
 end
 $body$;
 
--- Without a key rows are found by what they say. Those that are to go, of a table to which others refer, are locked
--- once they are found. Tells whether there were any.
+-- Without a key rows are found by what they say, and locked once they are found. Tells whether others may refer to
+-- any: what depends on them has to be looked for again.
 create or replace function agentundo._lock_found(d agentundo._decision[]) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
   t agentundo._tracked;
-  found_any boolean := false;
+  referred boolean := false;
   locked bigint[];
 begin
   for t in
     select * from agentundo._tracked g
-    where g.id in (select x.tracked from unnest(d) x where x.cur is not null and x.status in ('ok', 'merge') and x.action <> 'none')
-      and not exists (select from agentundo._key(g.id))
-      and exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(g.relation, g.kind)))
+    where g.id in (select x.tracked from unnest(d) x where x.cur is not null and x.status = 'ok' and x.action <> 'none') and not exists (select from agentundo._key(g.id))
     order by g.relation::oid
   loop
     select * into locked from agentundo._act(format($sql$
       select array[count(*)] from (
         select from %s r join unnest($1) x on r.ctid = x.cur and r.tableoid = x.part
-        where x.tracked = %s and x.status in ('ok', 'merge') and x.action <> 'none'
+        where x.tracked = %s and x.status = 'ok' and x.action <> 'none'
         order by x.part, x.cur for update of r) locked$sql$, agentundo._from(t), t.id), d);
-    if locked <> array(select count(*) from unnest(d) x where x.tracked = t.id and x.cur is not null and x.status in ('ok', 'merge') and x.action <> 'none') then
-      raise exception using errcode = '40001', message = 'agentundo: a row changed while it was being put back', hint = 'Call revert again.';
+    if locked <> array(select count(*) from unnest(d) x where x.tracked = t.id and x.cur is not null and x.status = 'ok' and x.action <> 'none') then
+      raise exception using errcode = '55P03', message = 'agentundo: a row changed before it was locked';
     end if;
-    found_any := true;
+    referred := referred or exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)));
   end loop;
-  return found_any;
+  return referred;
 end
 $body$;
 

@@ -923,6 +923,10 @@ begin
     join agentundo._tracked t on t.id = mb.tracked
     join pg_class c on c.oid = mb.relation
    where mb.id = member;
+  if m.relation is null and current_setting('transaction_isolation') <> 'read committed' then
+    raise exception using errcode = '40001', message = 'agentundo: a table is tracked since this transaction began',
+      hint = 'Begin a new transaction, then repeat the write.';
+  end if;
   root := case when m.kind = 'partitioned' then coalesce(pg_partition_root(m.relation), m.relation) else m.relation end;
   if m.relation is not null and not exists (select from pg_class c where c.oid = m.history) then
     perform agentundo._fail('UN008', format('agentundo: the history of %s is gone; the write is refused', m.name),
@@ -1147,6 +1151,7 @@ begin
   -- Where the caller may not grant it, _sync() says what is missing.
   for schema in select agentundo._out_of_reach(relation, worker) loop
     begin
+      perform agentundo._lock_grants();
       execute format('grant usage on schema %s to %I', schema, worker);
     exception when insufficient_privilege then
       null;
@@ -1156,6 +1161,7 @@ begin
     select r from agentundo._relatives(relation) r where not has_table_privilege(worker, r, 'select')
   loop
     begin
+      perform agentundo._lock_grants();
       execute format('grant usage on schema %s to %I', (select c.relnamespace::regnamespace from pg_class c where c.oid = relative), worker);
       execute format('grant select on %s to %I', relative, worker);
     exception when insufficient_privilege then
@@ -1687,7 +1693,12 @@ begin
   if not found then
     insert into agentundo._tracked as x (relation, name, kind, capture, history, key_columns)
     values (_track.relation, agentundo._name(_track.relation), 'plain', coalesce(_track.capture, 'agent'), 'agentundo._change'::regclass, '{}')
-    returning * into t;
+    on conflict do nothing returning * into t;
+  end if;
+  if t.id is null then  -- somebody else has just begun to track it
+    return query select agentundo._track(relation, capture);
+    return;
+  elsif t.history = 'agentundo._change'::regclass then
     history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id);
     while to_regclass(history_table) is not null loop  -- left over from a dump without our own rows
       history_table := format('agentundo_history.%I', left(regexp_replace(c.relname, '[^A-Za-z0-9_]', '_', 'g'), 40) || '_' || t.id || '_' || left(gen_random_uuid()::text, 8));
@@ -2165,7 +2176,13 @@ begin
   end if;
   -- Whoever truncates, and captured or not: rows that are there afterwards are not those of before, however
   -- equal they look.
-  update agentundo._member x set emptied = agentundo._last_change(), filenode = null where x.relation = tg_relid;
+  begin
+    update agentundo._member x set emptied = agentundo._last_change(), filenode = null where x.relation = tg_relid;
+  exception when serialization_failure then
+    if tag is not null then
+      raise;
+    end if;  -- someone has emptied it since this snapshot and left his mark: nobody's TRUNCATE fails because of ours
+  end;
   if tag is null and t.capture = 'agent' then
     return null;
   end if;
@@ -2722,11 +2739,15 @@ $body$
 $body$;
 
 -- A row as jsonb, in the columns that the caller may read. `side` is 'history' (alias.c1 ...) or
--- 'table' (alias."name").
-create or replace function agentundo._json_sql(tracked_id int, alias text, side text) returns text
+-- 'table' (alias."name"). `change`: of an image, without the columns that came after it.
+create or replace function agentundo._json_sql(tracked_id int, alias text, side text, change text default null) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._object_sql(array_agg(s.name::text order by s.attnum), array_agg(s.value order by s.attnum))
+    || coalesce((
+      select format(' - array_remove(array[%s]::text[], null)', string_agg(format('case when not (%s) then %L end', i.known, i.name), ', ' order by i.attnum))
+      from agentundo._image_columns(tracked_id, alias, change) i where i.known is not null
+      having change is not null and count(*) > 0), '')
   from agentundo._shown(tracked_id, alias, side) s where s.readable
 $body$;
 
@@ -5916,7 +5937,7 @@ begin
         from unnest($1) x
         join lateral (select * from {{child}} k where k.ctid = x.before offset 0) k on true
         join {{parent}} o on {{equal}}
-        join agentundo._change c on coalesce(c.source, c.change) = o._change and c.tracked = {{parent_id}} and (o._image = 'O') <> c.inverted and c.change > x.change
+        join agentundo._change c on coalesce(c.source, c.change) = o._change and c.tracked = {{parent_id}} and (o._image = 'O') <> c.inverted
         where x.tracked = {{id}} and x.status = 'conflict' and x.reason = 'missing_parent' and x.detail ->> 'constraint' = {{name}} and {{stands}}
           and not exists (select from {{parent}} n where n._change = o._change and n._image <> o._image and {{equal_after}})
         order by x.place, c.change desc) w$sql$, jsonb_build_object(
@@ -6263,7 +6284,7 @@ begin
         left join lateral (select r.ctid, r.* from %7$s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
         where x.tracked = %8$s$sql$,
         agentundo._key_sql(t.id, 'b', 'history'), agentundo._key_sql(t.id, 'a', 'history'),
-        agentundo._json_sql(t.id, 'b', 'history'), agentundo._json_sql(t.id, 'a', 'history'), agentundo._json_sql(t.id, 'r', 'table'),
+        agentundo._json_sql(t.id, 'b', 'history', 'x.before_change'), agentundo._json_sql(t.id, 'a', 'history', 'x.after_change'), agentundo._json_sql(t.id, 'r', 'table'),
         t.history, agentundo._from(t), t.id, agentundo._key_sql(t.id, 'k', 'history'));
     end if;
   end loop;
@@ -6561,6 +6582,15 @@ begin
 end
 $body$;
 
+-- Is there a column that history does not know yet?
+create or replace function agentundo._is_behind(tables int[]) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select exists (
+    select from agentundo._tracked t join pg_class r on r.oid = t.relation cross join lateral agentundo._columns(t.id) c
+    where t.id = any (tables) and t.active and c.history_column is null)
+$body$;
+
 -- History must know the tables as they are now, or our own changes would lack a column.
 create or replace function agentundo._follow(tables int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -6569,7 +6599,7 @@ declare
   t agentundo._tracked;
 begin
   for t in select x.* from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = any (tables) and x.active loop
-    if exists (select from agentundo._columns(t.id) c where c.history_column is null)
+    if agentundo._is_behind(array[t.id])
       or exists (select from agentundo._out_of_reach(t.relation, agentundo._worker())) then
       perform agentundo._sync(t.id);
     end if;
@@ -6594,7 +6624,7 @@ $body$;
 
 -- The current rows of every key that these changes touched. FOR UPDATE where the row may go, lose a key
 -- or is pointed at, so that nobody adds a dependent in between; else the weaker lock of a plain update.
-create or replace function agentundo._lock_rows(tracked_id int, changes bigint[]) returns void
+create or replace function agentundo._lock_rows(tracked_id int, changes bigint[], wait boolean) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
@@ -6614,13 +6644,43 @@ begin
       select from (
         select distinct %1$s from %2$s h where h._change = any (%7$L::bigint[])) k
       join %3$s r on %4$s
-      order by %5$s for %6$s of r) locked$sql$,
+      order by %5$s for %6$s of r%8$s) locked$sql$,
     agentundo._key_list(tracked_id, 'h'), agentundo._history(t), agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end,
-    array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id)));
+    array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id), case when wait then '' else ' nowait' end));
 end
 $body$;
 
--- Table by table, in a fixed order. Each wait is short; should they add up, the revert lets go.
+-- Without a key rows are found by what they say, and locked once they are found. Tells whether others may refer to
+-- any: what depends on them has to be looked for again.
+create or replace function agentundo._lock_found(d agentundo._decision[]) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
+$body$
+declare
+  t agentundo._tracked;
+  referred boolean := false;
+  locked bigint[];
+begin
+  for t in
+    select * from agentundo._tracked g
+    where g.id in (select x.tracked from unnest(d) x where x.cur is not null and x.status = 'ok' and x.action <> 'none') and not exists (select from agentundo._key(g.id))
+    order by g.relation::oid
+  loop
+    select * into locked from agentundo._act(format($sql$
+      select array[count(*)] from (
+        select from %s r join unnest($1) x on r.ctid = x.cur and r.tableoid = x.part
+        where x.tracked = %s and x.status = 'ok' and x.action <> 'none'
+        order by x.part, x.cur for update of r) locked$sql$, agentundo._from(t), t.id), d);
+    if locked <> array(select count(*) from unnest(d) x where x.tracked = t.id and x.cur is not null and x.status = 'ok' and x.action <> 'none') then
+      raise exception using errcode = '55P03', message = 'agentundo: a row changed before it was locked';
+    end if;
+    referred := referred or exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)));
+  end loop;
+  return referred;
+end
+$body$;
+
+-- Table by table, in a fixed order. Each wait is short; whoever waits for us may look for a deadlock after
+-- deadlock_timeout, and from shortly before on we wait for nobody.
 create or replace function agentundo._lock_all_rows(tables int[], changes bigint[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -6630,10 +6690,7 @@ declare
 begin
   foreach one in array tables loop
     continue when not exists (select from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one);
-    perform agentundo._lock_rows(one, changes);
-    if clock_timestamp() > began + current_setting('deadlock_timeout')::interval * 0.6 and one <> tables[cardinality(tables)] then
-      raise exception using errcode = '55P03', message = 'agentundo: locking the rows took too long';
-    end if;
+    perform agentundo._lock_rows(one, changes, clock_timestamp() < began + current_setting('deadlock_timeout')::interval * 0.6);
   end loop;
 end
 $body$;
@@ -6946,7 +7003,7 @@ $body$;
 -- tries again, before any writer who waits for it looks for a deadlock.
 create or replace function agentundo._short_wait() returns text
 language sql stable set search_path = pg_catalog, pg_temp as
-$body$ select (extract(epoch from current_setting('deadlock_timeout')::interval) * 125)::int || 'ms' $body$;
+$body$ select greatest(1, least(1000, extract(epoch from current_setting('deadlock_timeout')::interval) * 125))::int || 'ms' $body$;
 
 -- What is to be captured while it is put back needs the triggers of a table that is tracked.
 create or replace function agentundo._require_tracked(tally jsonb) returns void
@@ -6965,7 +7022,7 @@ $body$;
 
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
-  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[])
+  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[], run text, from_step int)
 returns agentundo._decision[] language plpgsql security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' set jit = off as
 $body$
@@ -6988,15 +7045,21 @@ begin
   end if;
   perform agentundo._lock_tables(tables, strong);
   perform agentundo._take_turn(tables);
+  if agentundo._is_behind(tables) then
+    raise exception using errcode = 'UNR01';  -- a table was altered while we waited: its history has to follow
+  end if;
   perform agentundo._lock_all_rows(tables, changes);
-  if agentundo._uncovered(ids) <> changes then
-    raise exception using errcode = 'UNR01';  -- more was committed under these ids while we waited
+  if agentundo._uncovered(ids) <> changes or run is not null and not agentundo._members(run, from_step, scope) <@ ids then
+    raise exception using errcode = 'UNR01';  -- more was committed under these ids, or in this run, while we waited
   end if;
 
   -- Everybody whom we waited for came before us.
   update agentundo._revert r set number = nextval('agentundo._change_number') where r.id = revert_id;
   decided := pg_current_snapshot();
   d := agentundo._decide(ids, changes, on_conflict, merge);
+  if agentundo._lock_found(d) then
+    d := agentundo._decide(ids, changes, on_conflict, merge);  -- nobody adds a dependent any more
+  end if;
   if exists (select from unnest(d) x where x.status = 'conflict') then
     if on_conflict = 'cascade' and agentundo._blockers(ids, d, scope) <> '{}' then
       raise exception using errcode = 'UNR01';  -- somebody tagged wrote while we waited: he comes along
@@ -7172,7 +7235,7 @@ $body$;
 -- locked: so they are named (`wanted`), locked all together and named again; UNR01 asks for another round. An
 -- answer with a status is final.
 create or replace function agentundo._begin(
-  ids text[], wanted text[], redo boolean, on_conflict text, merge boolean, scope text, reverted_by text) returns agentundo._task
+  ids text[], wanted text[], redo boolean, on_conflict text, merge boolean, scope text, reverted_by text, run text, from_step int) returns agentundo._task
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -7183,6 +7246,8 @@ begin
   task.aim := agentundo._aim(ids, redo, on_conflict, merge, scope);
   if not task.aim <@ wanted then
     raise exception using errcode = 'UNR01', detail = task.aim::text;
+  elsif run is not null and not agentundo._members(run, from_step, scope) <@ ids then
+    raise exception using errcode = 'UNR01';
   end if;
   perform agentundo._unknown(ids[1]) from unnest(task.aim) u where redo and not agentundo._in_scope(u, agentundo._scope(scope));
   perform agentundo._require_known(ids || task.aim, scope);
@@ -7249,7 +7314,7 @@ end
 $body$;
 
 create or replace function agentundo._revert_now(
-  ids text[], on_conflict text, merge boolean, reason text, reverted_by text, scope text, redo boolean)
+  ids text[], on_conflict text, merge boolean, reason text, reverted_by text, scope text, redo boolean, run text default null, from_step int default 1)
 returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -7264,9 +7329,9 @@ declare
   began timestamptz := clock_timestamp();
   replace int[] := array[]::int[];  -- the tables in which updates are deletes and inserts
   stale int := 0;          -- how often something was altered while we looked
-  twice boolean := false;  -- a constraint has spoken before, and the plan did not know
+  misfortunes text[] := array[]::text[];  -- what constraints have said that the plan did not know
   old_snapshot constant boolean := current_setting('transaction_isolation') <> 'read committed';
-  constraint_name text; table_name text; complaint text; named text;
+  constraint_name text; table_name text; complaint text; about text; named text;
 begin
   perform agentundo._check_mode(on_conflict);
   merge := coalesce(merge, false);
@@ -7282,16 +7347,21 @@ begin
   loop
     begin
       d := null;
+      if run is not null and not agentundo._members(run, from_step, scope) <@ ids then
+        ids := agentundo._members(run, from_step, scope);  -- calls that were committed meanwhile
+        perform agentundo._require_revert(ids, scope, reverted_by);
+        wanted := wanted || ids;
+      end if;
       -- All locks belong to the attempt: who gives way lets go of everything.
       perform set_config('lock_timeout', agentundo._short_wait(), true);
-      task := agentundo._begin(ids, wanted, redo, on_conflict, merge, scope, reverted_by);
+      task := agentundo._begin(ids, wanted, redo, on_conflict, merge, scope, reverted_by, run, from_step);
       exit when (task.answer).status is not null;
       insert into agentundo._invocation (id, scope, actor, role, tool, status, created_at, committed_at)
         values (revert_id, agentundo._common_scope(task.aim), reverted_by, agentundo._caller(), tool, 'committed', clock_timestamp(), clock_timestamp());
       insert into agentundo._revert (id, invocations, redo, on_conflict, merge, reverted_by, reason, role)
         values (revert_id, (task.answer).invocations, redo, on_conflict, merge, reverted_by, reason, agentundo._caller());
       perform agentundo.tag(revert_id, tool => tool, actor => reverted_by);
-      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, scope, replace);
+      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, scope, replace, run, from_step);
       update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (task.locked);
       exit;
     exception
@@ -7314,32 +7384,32 @@ begin
         if old_snapshot or clock_timestamp() > began + patience then
           raise;  -- only the caller can begin anew, with a new snapshot
         elsif complaint like 'agentundo: a row changed%' then
-          if twice then
+          if cardinality(array_positions(misfortunes, complaint)) >= 5 then
             perform agentundo._broke('constraint', 'rows did not become what was written; a trigger that is to fire may keep them from it', null, null);
           end if;
-          twice := true;
+          misfortunes := misfortunes || complaint;
         end if;
       when unique_violation or exclusion_violation then
-        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
+        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text, about = pg_exception_detail;
         -- Values that change places among rows of the plan: all of them out, then all of them in. Not where
         -- a key of another table would act on the rows while they are gone.
         if replace = '{}' and agentundo._replaceable(task.changes) <> '{}' then
           replace := agentundo._replaceable(task.changes);
         elsif old_snapshot then
           perform agentundo._outdated();
-        elsif twice then
+        elsif concat(complaint, about) = any (misfortunes) then
           perform agentundo._broke('unique_taken', complaint, constraint_name, table_name);
         else
-          twice := true;
+          misfortunes := misfortunes || concat(complaint, about);
         end if;
       when integrity_constraint_violation or foreign_key_violation or restrict_violation or check_violation or not_null_violation then
-        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text;
+        get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text, about = pg_exception_detail;
         if old_snapshot then
           perform agentundo._outdated();
-        elsif twice then
+        elsif concat(complaint, about) = any (misfortunes) then
           perform agentundo._broke('constraint', complaint, constraint_name, table_name);
         end if;
-        twice := true;  -- somebody was faster than our look: the next one sees it and says more
+        misfortunes := misfortunes || concat(complaint, about);  -- somebody was faster than our look: the next one sees it and says more
       when data_exception or string_data_right_truncation or numeric_value_out_of_range or invalid_text_representation then
         get stacked diagnostics table_name = table_name, complaint = message_text;
         perform agentundo._broke('schema_changed', 'a former value does not fit its column any more', null, table_name);
@@ -7443,7 +7513,7 @@ create or replace function agentundo.revert_run(
 returns agentundo.revert_result language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 begin
-  return agentundo._revert_now(agentundo._members(run, from_step, scope), on_conflict, merge, reason, reverted_by, scope, false);
+  return agentundo._revert_now(agentundo._members(run, from_step, scope), on_conflict, merge, reason, reverted_by, scope, false, run, from_step);
 end
 $body$;
 comment on function agentundo.revert_run(text, int, text, boolean, text, text, text) is
@@ -8015,8 +8085,8 @@ comment on function agentundo.check() is
 
 -- Which invocations may go: all they wrote is older than the limit, and nobody holds them. An
 -- invocation goes together with what took it back and what that took back: so of two that belong
--- together, none goes alone.
-create or replace function agentundo._purgeable(older_than timestamptz) returns text[]
+-- together, none goes alone. `among`: of no others.
+create or replace function agentundo._purgeable(older_than timestamptz, among text[] default null) returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -8026,7 +8096,7 @@ begin
   select coalesce(array_agg(c.invocation), '{}') into doomed
     from (select x.invocation from agentundo._change x where x.invocation is not null group by x.invocation having max(x.at) < older_than) c
     left join agentundo._invocation i on i.id = c.invocation
-   where i.held is null;
+   where i.held is null and (among is null or c.invocation = any (among));
   loop
     with doomed_one as materialized (select d as id from unnest(doomed) d),
     pair as (
@@ -8062,7 +8132,9 @@ $body$
 declare
   age interval := coalesce(older_than, agentundo._age('retention'));
   before timestamptz := clock_timestamp() - age;
+  locked text[];
   doomed text[];
+  old bigint[];
   t agentundo._tracked;
   gone agentundo.purge_count;
   number bigint;
@@ -8073,25 +8145,24 @@ begin
     perform agentundo._fail('22023', case when age is null then 'agentundo: the setting retention is not an age' else format('agentundo: %s is not an age', agentundo._in_words(age)) end,
       'Give an interval such as ''30 days''.');
   end if;
-  -- Locked first, then looked at again: a revert may have come in between.
-  perform agentundo._lock_invocations(agentundo._purgeable(before));
-  doomed := agentundo._purgeable(before);
-  perform agentundo._lock_invocations(doomed);
+  -- Locked first, then looked at again: a revert or a hold may have come in between. What is written under one of
+  -- these ids from now on stays.
+  locked := agentundo._lock_invocations(agentundo._purgeable(before));
+  select p.doomed, array(select c.change from agentundo._change c where c.invocation = any (p.doomed) or c.invocation is null and c.at < before)
+    into doomed, old from (select agentundo._purgeable(before, coalesce(locked, '{}')) as doomed offset 0) p;
 
   gone := row(cardinality(doomed), 0, 0);
   for t in select * from agentundo._tracked x order by x.id loop
     continue when not exists (select from pg_class where oid = t.history);
-    execute format('delete from %s h using agentundo._change c where c.change = h._change and c.tracked = $1
-      and (c.invocation = any ($2) or c.invocation is null and c.at < $3)', t.history) using t.id, doomed, before;
+    execute format('delete from %s h using unnest($1) o (change) where o.change = h._change', t.history) using old;
     get diagnostics number = row_count;
     gone.images := gone.images + number;
   end loop;
-  delete from agentundo._erased e using agentundo._change c
-   where c.change = e.change and (c.invocation = any (doomed) or c.invocation is null and c.at < before);
-  delete from agentundo._reverted r where r.invocation = any (doomed);
-  delete from agentundo._change c where c.invocation = any (doomed) or c.invocation is null and c.at < before;
-  get diagnostics number = row_count;
-  gone.changes := number;
+  delete from agentundo._erased e using unnest(old) o (change) where o.change = e.change;
+  delete from agentundo._reverted r using unnest(old) o (change) where o.change = r.change;
+  delete from agentundo._change c using unnest(old) o (change) where o.change = c.change;
+  get diagnostics gone.changes = row_count;
+  doomed := array(select d from unnest(doomed) d where not exists (select from agentundo._change c where c.invocation = d));
   delete from agentundo._effect e where e.invocation = any (doomed);
   update agentundo._invocation i set purged_at = clock_timestamp() where i.id = any (doomed);
   if gone.changes > 0 then
@@ -8138,11 +8209,23 @@ $body$;
 comment on function agentundo.hold(text, text) is
   'Exempts an invocation, with its reverts, from purge(), for a reason that is kept; null as the reason releases it. Returns how many changes that concerns, 0 when what is released was not held. Changes none of your rows.';
 
+-- Under which ids these changes were made, or restored.
+create or replace function agentundo._made_under(changes bigint[]) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select array(
+    select distinct c.invocation from agentundo._change c where (c.change = any (changes) or c.source = any (changes)) and c.invocation is not null)
+$body$;
+
 create or replace function agentundo.erase(relation regclass, key jsonb, reason text) returns agentundo.erase_count
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
   t agentundo._tracked := agentundo._tracked_table(relation);
+  waits constant text := current_setting('lock_timeout');
+  patience constant interval := case when waits = '0' then interval '60 s' else waits::interval end;
+  began constant timestamptz := clock_timestamp();
+  look text;
   changes bigint[];
   images tid[];
   ids text[];
@@ -8154,19 +8237,35 @@ begin
   if coalesce(reason, '') = '' then
     perform agentundo._fail('22023', 'agentundo: an erasure needs a reason', 'Say why, for example the number of the request.');
   end if;
-  -- Waits for captures and reverts that write to this history now, and lets no new ones begin.
-  execute format('lock table %s in share row exclusive mode', t.history);
-  execute format('select array_agg(distinct h._change), array_agg(h.ctid) from %s h where %s', agentundo._history(t), agentundo._match_sql(t.id, 'h', 'history', '$1'))
-    into changes, images using key;
-  select array_agg(distinct c.invocation) into ids
-    from agentundo._change c where (c.change = any (changes) or c.source = any (changes)) and c.invocation is not null;
-  perform agentundo._lock_invocations(ids);  -- no revert may be acting on an image that goes
+  look := format('select array_agg(distinct h._change), array_agg(h.ctid) from %s h where %s', agentundo._history(t), agentundo._match_sql(t.id, 'h', 'history', '$1'));
+  -- Invocations first, as everybody locks them: no revert may be acting on an image that goes. Then no capture may
+  -- write to this history. Who has to wait for long lets go of everything and tries again.
+  loop
+    begin
+      perform set_config('lock_timeout', agentundo._short_wait(), true);
+      execute look into changes, images using key;
+      ids := agentundo._made_under(changes);
+      perform agentundo._lock_invocations(ids);
+      execute format('lock table %s in share row exclusive mode', t.history);
+      execute look into changes, images using key;
+      exit when agentundo._made_under(changes) <@ ids;
+      raise exception using errcode = 'UNR01';  -- somebody has written the row meanwhile
+    exception when lock_not_available or deadlock_detected or sqlstate 'UNR01' then
+      if clock_timestamp() > began + patience then
+        raise exception using errcode = '55P03', message = format('agentundo: somebody writes to %s, or undoes it, for longer than %s', t.name, patience),
+          hint = 'End the transaction that does (see pg_stat_activity and pg_blocking_pids), then call erase again. A higher lock_timeout makes it wait longer.';
+      end if;
+    end;
+    perform pg_sleep(0.05 + random() * 0.2);
+  end loop;
+  perform set_config('lock_timeout', waits, true);
 
   execute format('delete from %s where ctid = any ($1)', t.history) using images;
   get diagnostics gone.images = row_count;
   insert into agentundo._erased (tracked, change, key, reason)
     select t.id, c, encode(sha256(convert_to(erase.key::text, 'UTF8')), 'hex'), erase.reason from unnest(changes) c
   on conflict do nothing;
+  update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (ids);  -- who has an older snapshot fails (40001)
   update agentundo._invocation i set input = null, result = null, error = null
    where i.id = any (ids) and (i.input is not null or i.result is not null or i.error is not null);
   get diagnostics gone.inputs = row_count;
