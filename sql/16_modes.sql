@@ -61,16 +61,19 @@ $body$
     join balance b on b.change = o.change and b.says is not distinct from o.says and b.olds = 1 and b.news = 1
     where o.old and o.change not in (select u.change from balance u where u.olds <> u.news)),
   moving as materialized (select change from turnover union select change from link where not stayed),
+  item as materialized (
+    select x.place, x.unit = 'moved' and x.before is not null and x.after is null as here, x.unit = 'moved' and x.before is null and x.after is not null as there,
+      coalesce(x.detail ? 'segments', false) as torn, {{h_keys}}
+    from unnest($1) x cross join lateral (select x.before as tid union select x.after union select (x.detail ->> 'at')::tid) i
+    join lateral (select * from {{history}} h where h.ctid = i.tid offset 0) h on true
+    where x.tracked = {{tracked}} and coalesce(x.unit, 'moved') = 'moved'),
   loose as materialized (   -- keys of which it is not known which row came to have them, or where it went
     select {{keys}} from said where change in (select change from moving) and tid not in (select old from link union all select new from link)
     union
     select {{h_keys}} from agentundo._change c join {{history}} h on h._change = coalesce(c.source, c.change)
-    where c.tracked = {{tracked}} and c.change = any ($6) and c.operation <> 'U' and not c.void),
-  item as materialized (
-    select x.place, x.unit = 'moved' and x.before is not null and x.after is null as here, x.unit = 'moved' and x.before is null and x.after is not null as there, {{h_keys}}
-    from unnest($1) x cross join lateral (select x.before as tid union select x.after) i
-    join lateral (select * from {{history}} h where h.ctid = i.tid offset 0) h on true
-    where x.tracked = {{tracked}} and coalesce(x.unit, 'moved') = 'moved'),
+    where c.tracked = {{tracked}} and c.change = any ($6) and c.operation <> 'U' and not c.void
+    union
+    select {{keys}} from item where torn),       -- somebody has written between two turns
   event as (
     select l.n, true as leaves, l.change, {{i_keys}} from link l join said i on i.tid = l.old where not l.stayed
     union all
@@ -78,17 +81,17 @@ $body$
     union all
     select -i.place, false, 0, {{i_keys}} from item i where i.here),
   stop as materialized (      -- a row that has come to a key, and by which link it leaves it again
-    select n, leaves, {{keys}}, min(n) filter (where leaves) over (partition by {{keys}} order by change, leaves desc rows between 1 following and unbounded following) as next
-    from event),
+    select n, leaves, {{keys}}, case when lead(leaves) over life then lead(n) over life end as next, not lead(leaves) over life as lost
+    from event window life as (partition by {{keys}} order by change, leaves desc)),
   walk as (
-    select -n as place, 0 as steps, n, next from stop where n < 0
+    select -n as place, 0 as steps, n, next, lost from stop where n < 0
     union all
-    select w.place, w.steps + 1, s.n, s.next from walk w join stop s on s.n = w.next and not s.leaves),
-  passed as materialized (select w.place, w.steps, w.next, {{s_keys}} from walk w join stop s on s.n = w.n and not s.leaves),
+    select w.place, w.steps + 1, s.n, s.next, s.lost from walk w join stop s on s.n = w.next and not s.leaves),
+  passed as materialized (select w.place, w.steps, w.next, w.lost, {{s_keys}} from walk w join stop s on s.n = w.n and not s.leaves),
   pair as materialized (
     select i.place as there, w.place as here
     from passed w join item i on i.there and {{at_item}}
-    where w.next is null and w.steps > 0 and w.place not in (select v.place from passed v join loose on {{on_the_way}})),
+    where w.next is null and w.lost is null and w.steps > 0 and w.place not in (select v.place from passed v join loose on {{on_the_way}})),
   open as materialized (
     select change from moving where change not in (select change from turnover)
     union
@@ -127,7 +130,13 @@ begin
   if cardinality(d) > 200 then
     perform set_config('enable_nestloop', 'off', true);  -- the planner takes them for a few
   end if;
-  for t in select * from agentundo._tracked g where g.id in (select x.tracked from unnest(d) x where x.unit = 'moved') loop
+  for t in
+    select * from agentundo._tracked g
+    where g.relation is not null and (g.id in (select x.tracked from unnest(d) x where x.unit = 'moved')
+      -- rows may have changed places, and not all of them are as they were left
+      or g.id in (select x.tracked from unnest(d) x where x.status <> 'ok')
+        and (select count(*) > 1 and bool_or(c.operation = 'U' and c.rows > 1) from agentundo._change c where c.change = any (changes) and c.tracked = g.id))
+  loop
     pairs := null;
     bound := null;
     if exists (select from agentundo._key(t.id)) then

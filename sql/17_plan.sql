@@ -403,7 +403,7 @@ begin
   if exists (select from unnest(d) x where x.detail ? 'steps') then
     d := agentundo._narrow(d, merge);
   end if;
-  if exists (select from unnest(d) x where x.unit = 'moved') then
+  if exists (select from unnest(d) x where x.unit = 'moved' or x.status <> 'ok') then
     d := agentundo._pair_moves(d, changes);
   end if;
   if on_conflict = 'skip' or merge then

@@ -114,4 +114,4 @@ def test_each_row_stays_itself(db: Connection, seed: int, capture: str) -> None:
                 standing = {n: t for n, t in story.notes.items() if n in names}
                 assert notes == standing, f"{about}: notes: {now}"
                 undone += 1
-    assert undone >= 12, "hardly anything was undone"
+    assert undone >= 5, "hardly anything was undone"

@@ -5172,62 +5172,73 @@ $body$;
 
 -- Where each row went from key to key: pairs of the key at which the set found it, and where it left it. A change takes a
 -- row from one key to another for certain if it wrote no other, or if each of its rows says the same before and after in
--- the other columns, and nothing else of the change says that. A walk that meets any other change of keys at one of its
--- keys, or a row that the set made or deleted there, tells nothing. Then all rows that such a change has written are
--- bound to each other.
+-- the other columns, and nothing else of the change says that: so one knows rows that changed places, too. A walk that
+-- meets any other change of keys at one of its keys, or a row that the set made or deleted there, tells nothing. Then all
+-- rows that such a change has given other keys are bound to each other.
 create or replace function agentundo._walks_sql(t agentundo._tracked) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select agentundo._fill($sql$
   with recursive {{key_images}},
-  moving as materialized (select change, count(*) = 2 as single from image where change in (select change from turnover) group by change),
   said as materialized (
-    select i.change, i.old, i.tid, single, {{i_keys}},
-      case when not single then dense_rank() over (partition by i.change order by row({{said}})::record using operator(pg_catalog.*<)) end as says
-    from moving join image i using (change) join lateral (select * from {{history}} h where h.ctid = i.tid offset 0) h on true),
-  balance as (
+    select i.change, i.old, i.tid, {{i_keys}},
+      case when not c.single then dense_rank() over (partition by i.change order by row({{said}})::record using operator(pg_catalog.*<)) end as says
+    from (select change, count(*) = 2 as single from image group by change having count(*) > 2 or change in (select change from turnover)) c
+    join image i using (change) join lateral (select * from {{history}} h where h.ctid = i.tid offset 0) h on true),
+  balance as materialized (
     select change, says, count(*) filter (where old) as olds, count(*) filter (where not old) as news from said group by change, says),
   link as materialized (
-    select o.change, o.tid as old, n.tid as new
+    select row_number() over (order by o.change, o.tid) as n, o.change, o.tid as old, n.tid as new, {{stayed}} as stayed
     from said o join said n on n.change = o.change and not n.old and n.says is not distinct from o.says
     join balance b on b.change = o.change and b.says is not distinct from o.says and b.olds = 1 and b.news = 1
-    where o.old and not exists (select from balance u where u.change = o.change and u.olds <> u.news)),
-  loose as materialized (   -- keys of which it is not known which row came to have them, or where it went
-    select {{keys}} from said where tid not in (select old from link union all select new from link)
-    union all
-    select {{h_keys}} from agentundo._change c join {{history}} h on h._change = coalesce(c.source, c.change)
-    where c.tracked = {{tracked}} and c.change = any ($6) and c.operation <> 'U' and not c.void and exists (select from link)),
+    where o.old and o.change not in (select u.change from balance u where u.olds <> u.news)),
+  moving as materialized (select change from turnover union select change from link where not stayed),
   item as materialized (
-    select x.place, x.unit = 'moved' and x.before is not null and x.after is null as here, x.unit = 'moved' and x.before is null and x.after is not null as there, {{h_keys}}
-    from unnest($1) x cross join lateral (select x.before as tid union select x.after) i
+    select x.place, x.unit = 'moved' and x.before is not null and x.after is null as here, x.unit = 'moved' and x.before is null and x.after is not null as there,
+      coalesce(x.detail ? 'segments', false) as torn, {{h_keys}}
+    from unnest($1) x cross join lateral (select x.before as tid union select x.after union select (x.detail ->> 'at')::tid) i
     join lateral (select * from {{history}} h where h.ctid = i.tid offset 0) h on true
     where x.tracked = {{tracked}} and coalesce(x.unit, 'moved') = 'moved'),
-  walk as (
-    select place, 0::bigint as change, 0 as steps, {{keys}} from item where here
+  loose as materialized (   -- keys of which it is not known which row came to have them, or where it went
+    select {{keys}} from said where change in (select change from moving) and tid not in (select old from link union all select new from link)
+    union
+    select {{h_keys}} from agentundo._change c join {{history}} h on h._change = coalesce(c.source, c.change)
+    where c.tracked = {{tracked}} and c.change = any ($6) and c.operation <> 'U' and not c.void
+    union
+    select {{keys}} from item where torn),       -- somebody has written between two turns
+  event as (
+    select l.n, true as leaves, l.change, {{i_keys}} from link l join said i on i.tid = l.old where not l.stayed
     union all
-    select w.place, l.change, w.steps + 1, {{l_keys}}
-    from walk w
-    cross join lateral (
-      select l.change, {{n_keys}}
-      from link l join said o on o.tid = l.old and {{at_walk}} join said n on n.tid = l.new
-      where l.change > w.change order by l.change limit 1) l),
-  arrived as (select distinct on (place) * from walk order by place, steps desc),
+    select l.n, false, l.change, {{i_keys}} from link l join said i on i.tid = l.new where not l.stayed
+    union all
+    select -i.place, false, 0, {{i_keys}} from item i where i.here),
+  stop as materialized (      -- a row that has come to a key, and by which link it leaves it again
+    select n, leaves, {{keys}}, case when lead(leaves) over life then lead(n) over life end as next, not lead(leaves) over life as lost
+    from event window life as (partition by {{keys}} order by change, leaves desc)),
+  walk as (
+    select -n as place, 0 as steps, n, next, lost from stop where n < 0
+    union all
+    select w.place, w.steps + 1, s.n, s.next, s.lost from walk w join stop s on s.n = w.next and not s.leaves),
+  passed as materialized (select w.place, w.steps, w.next, w.lost, {{s_keys}} from walk w join stop s on s.n = w.n and not s.leaves),
   pair as materialized (
     select i.place as there, w.place as here
-    from arrived w join item i on i.there and {{at_item}}
-    where w.steps > 0 and not exists (select from walk v join loose on {{on_the_way}} where v.place = w.place)),
-  open as (
-    select change from turnover o
-    where not exists (select from item i join pair p on i.place in (p.there, p.here) where {{of_turnover}}))
+    from passed w join item i on i.there and {{at_item}}
+    where w.next is null and w.lost is null and w.steps > 0 and w.place not in (select v.place from passed v join loose on {{on_the_way}})),
+  open as materialized (
+    select change from moving where change not in (select change from turnover)
+    union
+    select o.change from turnover o where not exists (select from passed v where v.place in (select here from pair) and {{on_turnover}}))
   select (select array_agg(row(there, here)::agentundo._pair) from pair),
     (select array_agg(distinct i.place) from item i
      where i.place not in (select there from pair union all select here from pair)
-       and exists (select from image g where g.change in (select change from open) and {{of_image}}))$sql$,
+       and exists (
+         select from image g
+         where g.change in (select change from open) and g.tid not in (select old from link where stayed union all select new from link where stayed) and {{of_image}}))$sql$,
     jsonb_build_object('key_images', agentundo._key_images_sql(t), 'history', agentundo._history(t), 'tracked', t.id, 'h_keys', agentundo._key_list(t.id, 'h'),
       'keys', (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
-      'i_keys', agentundo._key_list(t.id, 'i'), 'l_keys', agentundo._key_list(t.id, 'l'), 'n_keys', agentundo._key_list(t.id, 'n'),
-      'at_walk', agentundo._same_key(t.id, 'o', 'w'), 'at_item', agentundo._same_key(t.id, 'i', 'w'), 'on_the_way', agentundo._same_key(t.id, 'loose', 'v'),
-      'of_turnover', agentundo._same_key(t.id, 'i', 'o'), 'of_image', agentundo._same_key(t.id, 'g', 'i'),
+      'i_keys', agentundo._key_list(t.id, 'i'), 's_keys', agentundo._key_list(t.id, 's'), 'stayed', agentundo._same_key(t.id, 'o', 'n'),
+      'at_item', agentundo._same_key(t.id, 'i', 'w'), 'on_the_way', agentundo._same_key(t.id, 'loose', 'v'),
+      'on_turnover', agentundo._same_key(t.id, 'o', 'v'), 'of_image', agentundo._same_key(t.id, 'g', 'i'),
       'said', coalesce((select string_agg(c.value, ', ' order by c.attnum) from agentundo._image_columns(t.id, 'h', 'i.change') c
         where c.attnum not in (select k.attnum from agentundo._key(t.id) k)), 'null')))
 $body$;
@@ -5246,8 +5257,18 @@ declare
   gone int[] := array[]::int[];
   here agentundo._decision;
   there agentundo._decision;
+  loops constant text := current_setting('enable_nestloop');
 begin
-  for t in select * from agentundo._tracked g where g.id in (select x.tracked from unnest(d) x where x.unit = 'moved') loop
+  if cardinality(d) > 200 then
+    perform set_config('enable_nestloop', 'off', true);  -- the planner takes them for a few
+  end if;
+  for t in
+    select * from agentundo._tracked g
+    where g.relation is not null and (g.id in (select x.tracked from unnest(d) x where x.unit = 'moved')
+      -- rows may have changed places, and not all of them are as they were left
+      or g.id in (select x.tracked from unnest(d) x where x.status <> 'ok')
+        and (select count(*) > 1 and bool_or(c.operation = 'U' and c.rows > 1) from agentundo._change c where c.change = any (changes) and c.tracked = g.id))
+  loop
     pairs := null;
     bound := null;
     if exists (select from agentundo._key(t.id)) then
@@ -5296,6 +5317,7 @@ begin
       d[there.place] := there;
     end loop;
   end loop;
+  perform set_config('enable_nestloop', loops, true);
   return agentundo._renumber(array(select x from unnest(d) x where not exists (select from unnest(gone) g where g = x.place) order by x.place));
 end
 $body$;
@@ -6189,7 +6211,7 @@ begin
   if exists (select from unnest(d) x where x.detail ? 'steps') then
     d := agentundo._narrow(d, merge);
   end if;
-  if exists (select from unnest(d) x where x.unit = 'moved') then
+  if exists (select from unnest(d) x where x.unit = 'moved' or x.status <> 'ok') then
     d := agentundo._pair_moves(d, changes);
   end if;
   if on_conflict = 'skip' or merge then
