@@ -148,10 +148,18 @@ def _why_useless(parts: Mapping[str, Any]) -> str | None:
 
 def _why_unreadable(dsn: str, *, is_url: bool) -> str:
     """Find a reason that can be said aloud: one that cannot contain a part of the password."""
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
     if not is_url:
+        names = re.findall(r"(\w+)\s*=", dsn)
+        unknown = [name for name in names if name not in known]
+        if (
+            unknown
+            and "password" not in names
+            and re.fullmatch(r"(\s*\w+\s*=\s*[^\s'=]+)+\s*", dsn)
+        ):
+            return f'it has an unknown parameter "{unknown[0]}"'
         return "it is neither a URL nor a list of key=value pairs that libpq knows"
     query = dsn.partition("?")[2]
-    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
     unknown = [name for name, _ in parse_qsl(query, keep_blank_values=True) if name not in known]
     # A password with an unescaped "?" would end up here too; then an "@" follows it.
     if unknown and "@" not in query:

@@ -270,6 +270,8 @@ def test_read_only_server_is_refused(bare_dsn: str, monkeypatch: pytest.MonkeyPa
         ("host=h password='s3cret", "neither a URL nor"),
         ("host=h password=s3 cret", "neither a URL nor"),
         ("s3cret", "neither a URL nor"),
+        ("host=h foo=1", 'it has an unknown parameter "foo"'),
+        ("host=h password=s3 cret=1", "neither a URL nor"),
         ("postgresql+psycopg://u:s3cret@127.0.0.1:1/db", 'Cannot connect to database "db"'),
     ],
 )
