@@ -15,11 +15,21 @@ from pyagentundo.cli._options import dsn_option, json_option, scope_option
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._tables import key_text, moment
 
+#: What the schema keeps events of.
+KINDS = (
+    "invocation_reverted",
+    "invocation_redone",
+    "invocation_held",
+    "hold_released",
+    "history_purged",
+    "row_erased",
+)
+
 
 @click.command()
 @click.option("--follow", "-f", is_flag=True, help="Go on with those that happen from now on.")
 @click.option("--after", type=click.IntRange(min=0), metavar="EVENT", help="Those after this one.")
-@click.option("--kind", help="Only of this kind, such as invocation_reverted.")
+@click.option("--kind", type=click.Choice(KINDS), help="Only of this kind.")
 @scope_option
 @click.option("--since", callback=_times.option, metavar="TIME", help="Happened at or after it.")
 @click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pyagentundo._sql import SqlFiles
+from pyagentundo.cli.events import KINDS
 from tests.cli.conftest import Run, writes
 from tests.conftest import Connect, Connection
 from tests.support.pooler import pooler
@@ -104,7 +107,7 @@ def test_events_for_people_and_programs(deals: Connection, cli: Run) -> None:
 
 def test_who_did_it_is_told_from_whose_call_it_was(deals: Connection, cli: Run) -> None:
     who = deals.info.user
-    assert cli("events", "--kind", "none").stdout == "no events\n"
+    assert cli("events", "--kind", "row_erased").stdout == "no events\n"
     writes(deals, "call-3", "update public.deals set amount = 1", scope="acme")
     cli("hold", "call-3", "--reason", "incident")
     said = cli("events", "--scope", "acme").stdout
@@ -112,6 +115,21 @@ def test_who_did_it_is_told_from_whose_call_it_was(deals: Connection, cli: Run) 
     cli("erase", "public.deals", "D-882", "--reason", "request 7", "--yes")
     said = cli("events", "--kind", "row_erased").stdout
     assert f" row_erased by {who}\n    " in said
+
+
+def test_kinds_that_there_are_none_of(deals: Connection, cli: Run) -> None:
+    assert (
+        "'banana' is not one of 'invocation_reverted', "
+        in cli("events", "--kind", "banana", code=2).stderr
+    )
+    emits = re.compile(r"agentundo\._emit\((?:case when .*? end|'\w+')")
+    kinds = {
+        kind
+        for path in SqlFiles().files()
+        for emit in emits.findall(path.read_text())
+        for kind in re.findall(r"'(\w+)'", emit)
+    }
+    assert kinds == set(KINDS)
 
 
 def test_more_than_a_page(db: Connection, cli: Run) -> None:
