@@ -70,7 +70,7 @@ def cli_page() -> str:
         " off, `TZ` is the zone in which times are shown.\n",
         *_prose(command_line.help),
         _options(command_line, root),
-        " · ".join(f"[{name}](#{name})" for name in names) + "\n",
+        " · ".join(f"[{name}](#{name.lower()})" for name in [*names, "JSON"]) + "\n",
     ]
     for name in names:
         command = command_line.commands[name]
@@ -78,6 +78,17 @@ def cli_page() -> str:
         usage = " ".join(["agentundo", name, *command.collect_usage_pieces(ctx)])
         parts += [f"## {name}\n", f"`{usage}`\n", *_prose(command.help), _options(command, ctx)]
         parts += _example(command.epilog)
+    printing = [
+        x for x in names if any(p.name == "as_json" for p in command_line.commands[x].params)
+    ]
+    if sorted(printing) != sorted(WORDS["json"]):
+        raise LookupError(f"reference.toml explains the JSON of other commands than {printing}")
+    parts += [
+        "## JSON\n",
+        "What `--json` prints, one document unless said. Numbers have all of their digits, times are"
+        " ISO 8601. Columns may be added.\n",
+        _table(["command", "prints"], [[f"`{name}`", WORDS["json"][name]] for name in printing]),
+    ]
     return "\n".join(parts)
 
 

@@ -92,7 +92,7 @@ def test_there_and_back(container: str) -> None:
         after = snapshot(conn, "public.deals")
         assert before != after
 
-        planned = agentundo(container, "plan", "call-1", "--rows", "--json")
+        planned = agentundo(container, "plan", "call-1", "--rows", "--json")["rows"]
         assert sorted((row["action"], row["status"], row["key"]["id"]) for row in planned) == [
             ("insert", "ok", "D-882"),
             ("update", "ok", "D-881"),

@@ -221,11 +221,12 @@ def unread_by(conn: Connection, role: str) -> list[dict[str, Any]]:
     if not rows:
         return []
     listed = ", ".join(row["relation"] for row in rows)
+    whose = "its" if len(rows) == 1 else "their"
     return [
         finding(
             "info",
             role,
-            f"{role} may not read {listed}: plans, diffs and histories leave its rows' keys and"
+            f"{role} may not read {listed}: plans, diffs and histories leave {whose} rows' keys and"
             " values out",
             f"grant select on {listed} to {rows[0]['quoted']};",
         )

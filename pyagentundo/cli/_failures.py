@@ -58,7 +58,7 @@ class ErrorGroup(click.Group):
                 )
             # The message also names the first row, for those who see nothing else.
             message = _FIRST_ROW.sub("", error.message) if lines else error.message
-            complain(message, [*lines, *_done_before()], hint)
+            complain(_hints.in_words(message), [*lines, *_done_before()], hint)
             code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ERROR)
             if isinstance(error.__cause__, pg.InsufficientPrivilege):
                 code = REFUSED
@@ -68,8 +68,11 @@ class ErrorGroup(click.Group):
                 hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("standing"))
             if isinstance(error, pg.UndefinedTable):
                 hint = hint or _hints.NO_TABLE
+            if isinstance(error, pg.DataError) and ctx.invoked_subcommand in ("history", "erase"):
+                hint = hint or _hints.NO_KEY
             notes = [*getattr(error, "__notes__", []), *_done_before()]
-            complain(error.diag.message_primary or str(error).strip(), notes, hint)
+            message = error.diag.message_primary or str(error).strip()
+            complain(_hints.in_words(message), notes, hint)
             code = REFUSED if isinstance(error, pg.InsufficientPrivilege) else ERROR
         except KeyboardInterrupt:
             for line in _done_before():

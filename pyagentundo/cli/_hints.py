@@ -6,6 +6,7 @@ only here, they are put into commands and options. What has no command of its ow
 
 from __future__ import annotations
 
+import enum
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -25,14 +26,24 @@ def _typed(name: str, options: str = "") -> str:
     return f"agentundo {name} {{table}}{options}"
 
 
+class Helps(enum.Enum):
+    """How many of the rows in the way an option gets an undo past."""
+
+    ALL = enum.auto()
+    SOME = enum.auto()
+    NOT = enum.auto()
+
+
 _MERGE = "--merge (puts back only the columns that nobody else changed)"
 _SKIP = "--on-conflict skip (leaves these rows)"
+_SKIP_LESS = "--on-conflict skip (leaves these rows; with --merge only some of them)"
 _CASCADE = "--on-conflict cascade (takes later calls back first)"
 _FORCE = "--on-conflict force (overwrites; needs --by and --reason)"
 _FORCE_FAILS = "Even force does not break constraints"
 _REMOVE = "Revert or change what stands in the way first"
 LOOK = '"agentundo plan --rows" with the same options shows every row.'
 
+NO_KEY = "The key columns have other types: give a value that each of them can hold."
 NO_TABLE = (
     'Write it with its schema, such as sales.deals; "agentundo status" lists what is tracked. Names'
     " with capitals have to be quoted."
@@ -122,7 +133,15 @@ _TEXTS: list[tuple[str, str]] = [
     ("call agentundo.sync() after", 'run "agentundo sync" after'),
     ("Give a JSON object with the key columns:", "Give COLUMN=VALUE for each of the key columns:"),
     ("Steps count from 1.", "--from-step counts from 1."),
+    (
+        "tagged writes to a changed table are refused before that",
+        "before that tagged writes to a changed table are refused, and with --capture all"
+        " everybody's",
+    ),
 ]
+
+# What a name or an id stands in is left alone: it may hold the word.
+_SQL_WORDS = re.compile(r"E?'(?:[^']|'')*'|(?<![.\w])((?:an )?)invocation(s?)\b(?!\.|\()")
 
 _READERS = "auditor or operator"
 _UNDOERS = "operator, or app with --scope and --by"
@@ -165,7 +184,20 @@ def spoken(hint: str | None, command: str | None = None) -> str | None:
     if command == "history":
         # A single key column needs no name.
         hint = re.sub(r"(key columns: \w+)\.$", r"\1, or the value alone.", hint)
-    return hint
+    return in_words(hint)
+
+
+def in_words(message: str) -> str:
+    """Return an error's text in the words of the command line: what SQL names invocation is a call.
+
+    Args:
+        message: of the server, or of this package.
+
+    """
+    return _SQL_WORDS.sub(
+        lambda found: found[0] if found[1] is None else f"{'a ' if found[1] else ''}call{found[2]}",
+        message,
+    )
 
 
 def cascade_may_help(how: Mapping[str, Any], conflicts: Sequence[Mapping[str, Any]]) -> bool:
@@ -181,23 +213,43 @@ def cascade_may_help(how: Mapping[str, Any], conflicts: Sequence[Mapping[str, An
     return how.get("on_conflict") != "cascade" and reasons <= {*WRITTEN, *CAUSED} and not untagged
 
 
+def merge_may_help(how: Mapping[str, Any], conflicts: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether merge could get an undo past some of these rows."""
+    reasons = {conflict.get("reason") for conflict in conflicts}
+    return not how.get("merge") and not reasons.isdisjoint({"row_changed", "row_rewritten"})
+
+
+def unasked(rows: int) -> str:
+    """Say that of some rows in the way nobody looked up who wrote them."""
+    which = "row in the way was" if rows == 1 else "rows in the way were"
+    return (
+        f"For lack of time {rows:,} {which} not looked up: agentundo history TABLE KEY says who"
+        " wrote one."
+    )
+
+
 def ways_out(
-    how: Mapping[str, Any], conflicts: Sequence[Mapping[str, Any]], *, cascade: bool
+    how: Mapping[str, Any],
+    conflicts: Sequence[Mapping[str, Any]],
+    *,
+    merge: Helps,
+    cascade: bool,
 ) -> str:
     """Return which further options would get an undo past these rows.
 
     Args:
         how: the options that were given: ``on_conflict`` and ``merge``.
         conflicts: the rows in the way.
+        merge: of how many of them merge would make something that goes back.
         cascade: whether cascade would help, as far as is known.
 
     """
     mode = how.get("on_conflict") or "abort"
     reasons = {conflict.get("reason") for conflict in conflicts}
     ways = []
-    if not how.get("merge") and reasons <= {"row_changed"}:
+    if merge is Helps.ALL:
         ways.append(_MERGE)
-    ways.append(_SKIP)
+    ways.append(_SKIP_LESS if merge is Helps.SOME else _SKIP)
     if cascade:
         ways.append(_CASCADE)
     if mode != "force" and reasons <= {*WRITTEN}:

@@ -34,14 +34,23 @@ def print_json(data: Any) -> None:
     click.echo(dumps(data))
 
 
-def print_json_array(items: Iterable[Any]) -> None:
-    """Print an array whose items come one by one and need not fit into memory."""
-    before = "[\n"
+def print_json_rows(name: str, items: Iterable[Any], beside: Mapping[str, Any]) -> None:
+    """Print an object with an array whose items come one by one and need not fit into memory.
+
+    Args:
+        name: of the array.
+        items: what it holds.
+        beside: what else the object holds.
+
+    """
+    click.echo(f"{{\n  {_quoted(name)}: [", nl=False)
+    none = True
     for item in items:
-        text = "\n".join(f"  {line}" for line in dumps(item).split("\n"))
-        click.echo(before + text, nl=False)
-        before = ",\n"
-    click.echo("[]" if before == "[\n" else "\n]")
+        text = "".join(f"\n    {line}" for line in dumps(item).split("\n"))
+        click.echo(text if none else f",{text}", nl=False)
+        none = False
+    rest = dumps(beside).removeprefix("{")
+    click.echo(("" if none else "\n  ") + f"],{rest}")
 
 
 def print_json_line(data: Any) -> None:

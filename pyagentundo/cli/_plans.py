@@ -6,6 +6,7 @@ The decisions are the server's; this only asks for them and sorts them.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,7 @@ class Plan:
         uncovered: tables that were written and are not tracked, as far as the calls were recorded.
         unread: what the role may not SELECT of these tables, in words; keys, values and names of
             these are not in the plan.
+        unasked: of how many rows in the way it took too long to look up who wrote them.
         live: the columns that each table has now.
         seconds: an estimate of how long it will take.
 
@@ -54,6 +56,7 @@ class Plan:
     effects: list[DictRow]
     uncovered: list[str]
     unread: list[str]
+    unasked: int
     live: dict[str, set[str]]
     seconds: float
 
@@ -109,12 +112,10 @@ def make(
     counts = _queries.call(conn, "plan_summary", how)
     seconds = time.monotonic() - began
     in_the_way = _with_relation(counts)
-    _queries.add_writers(conn, in_the_way, how.get("scope"))
+    unasked = _queries.add_writers(conn, in_the_way, how.get("scope"))
     few = not by_row and sum(count["rows"] for count in counts) <= FEW
-    rows = _queries.call(conn, "plan", how) if few else None
-    ids = redone or list(how["invocations"])
-    if how.get("on_conflict") == "cascade":
-        ids = [*ids, *_drawn_in(conn, how, ids)]
+    rows = list(with_outcome(conn, _queries.call(conn, "plan", how))) if few else None
+    ids = _all_of(conn, how, redone)
     told = _queries.told_of(conn, ids, how.get("scope"))
     relations = sorted({count["relation"] for count in counts})
     return Plan(
@@ -123,12 +124,54 @@ def make(
         more=len(ids) - len(told),
         counts=counts,
         rows=rows,
-        effects=[] if redone else _queries.effects(conn, ids, how.get("scope")),
-        uncovered=[] if redone else _queries.uncovered(conn, ids),
+        **_beside(conn, ids, how, redone=redone),
         unread=_queries.unread(conn, relations),
+        unasked=unasked,
         live=_queries.live_columns(conn, relations),
         seconds=seconds * _REVERT_TO_PLAN,
     )
+
+
+def beside(
+    conn: Connection, how: dict[str, Any], *, redone: list[str] | None = None
+) -> dict[str, list[Any]]:
+    """Return the ``effects`` and the ``uncovered`` tables of a plan, without its rows."""
+    return _beside(conn, _all_of(conn, how, redone), how, redone=redone)
+
+
+def _beside(
+    conn: Connection, ids: list[str], how: dict[str, Any], *, redone: list[str] | None
+) -> dict[str, list[Any]]:
+    """Return what a revert does not take back. A redo leaves it as it is."""
+    if redone:
+        return {"effects": [], "uncovered": []}
+    return {
+        "effects": _queries.effects(conn, ids, how.get("scope")),
+        "uncovered": _queries.uncovered(conn, ids),
+    }
+
+
+def _all_of(conn: Connection, how: dict[str, Any], redone: list[str] | None) -> list[str]:
+    """Return the calls that an undo is about, with those that cascade takes along."""
+    ids = redone or list(how["invocations"])
+    if how.get("on_conflict") == "cascade":
+        ids = [*ids, *_drawn_in(conn, how, ids)]
+    return ids
+
+
+def with_outcome(conn: Connection, rows: Iterable[DictRow]) -> Iterator[DictRow]:
+    """Pass the rows of a plan on, with what a merge writes under ``before``.
+
+    From a column with the rule ``delta`` the call's own difference is subtracted, so it does not
+    become what it was before the call.
+    """
+    for row in rows:
+        delta = (row["detail"] or {}).get("delta")
+        if row["status"] == "merge" and delta and row["before"] and row["current"]:
+            left = _queries.subtracted(conn, row["relation"], row["current"], delta)
+            now = {name: f"{row['current'].get(name)} - {delta[name]}" for name in delta}
+            row["before"] = {**row["before"], **now, **left}
+        yield row
 
 
 def _with_relation(counts: list[DictRow]) -> list[dict[str, Any]]:

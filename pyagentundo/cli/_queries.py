@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -21,10 +22,9 @@ from pyagentundo.cli._connection import Connection, writing
 from pyagentundo.cli._reasons import WRITTEN
 from pyagentundo.errors import InvocationNotFound
 
-#: How many rows in the way are looked up in history, and for how long, to say who wrote them: that
-#: reads all of a table's history. No longer is anything else looked up that is only good to know.
-_LOOKED_UP = 5
-_PATIENCE = "3s"
+#: For how many seconds rows in the way are looked up in history to say who wrote them: each reads
+#: all of its table's history. No longer is anything else looked up that is only good to know.
+_PATIENCE = 3.0
 #: How many of the newest invocations a role that may not read the views can be told about; of a run
 #: all.
 _NEWEST, _ALL = 1000, 2**31 - 1
@@ -172,6 +172,28 @@ def holds(conn: Connection, ids: Sequence[str] | None = None) -> dict[str, DictR
     }
 
 
+def purged(conn: Connection, ids: Sequence[str]) -> set[str]:
+    """Return of which of these invocations the history was purged.
+
+    No view tells. A plan refuses them, before it reads anything.
+
+    Args:
+        conn: a role that may read the views; without an open transaction.
+        ids: those that have no changes any more.
+
+    """
+    found = set()
+    for id in ids:  # noqa: A001
+        try:
+            with errors.translated():
+                conn.execute("select from agentundo.plan(%s::text)", [id])
+        except errors.UndoExpired:
+            found.add(id)
+        except (psycopg.Error, errors.AgentUndoError):
+            continue
+    return found
+
+
 def changes(conn: Connection, id: str) -> list[DictRow]:  # noqa: A002
     """Return what an invocation did, statement by statement."""
     return conn.execute(
@@ -266,6 +288,37 @@ def live_columns(conn: Connection, relations: Sequence[str]) -> dict[str, set[st
     return {row["name"]: set(row["columns"]) for row in rows}
 
 
+def subtracted(
+    conn: Connection, relation: str, current: Mapping[str, Any], delta: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what columns hold once a call's own differences are subtracted from them.
+
+    The server computes it, in the types of the columns. What it cannot is left out.
+
+    Args:
+        conn: any role.
+        relation: the table, by the name that plans show.
+        current: the row as it is.
+        delta: of a plan's row: the differences by column.
+
+    """
+    values = {"relation": relation, "columns": list(delta)}
+    types = conn.execute(
+        "select a.attname::text as name, format_type(a.atttypid, a.atttypmod) as type"
+        f" from {_NAMED} join pg_attribute a on a.attrelid = c.oid"
+        f" where {_NAME} = %(relation)s and a.attname = any (%(columns)s::name[])",
+        values,
+    ).fetchall()
+    found = {}
+    for row in types:
+        name = row["name"]
+        query = "select to_jsonb(%s::{0} - %s::{0}) as value".format(row["type"].replace("%", "%%"))
+        given = [str(current.get(name)), str(delta[name])]
+        with contextlib.suppress(psycopg.Error), conn.transaction():
+            found[name] = conn.execute(query.encode(), given).fetchall()[0]["value"]
+    return found
+
+
 def told_of(conn: Connection, ids: Sequence[str], scope: str | None) -> list[DictRow]:
     """Return who did what for whom under these ids, the newest first.
 
@@ -313,26 +366,37 @@ def undo(conn: Connection, function: str, arguments: dict[str, Any]) -> DictRow:
 
 def add_writers(
     conn: Connection, conflicts: Sequence[dict[str, Any]], scope: str | None = None
-) -> None:
-    """Put under ``by`` who wrote the rows that stand in the way, for the first few of them.
+) -> int:
+    """Put under ``by`` who wrote the rows that stand in the way.
 
     It holds role, actor, invocation and at; None when the write was not captured.
     History knows it of tagged writes, and of all writes where a table is tracked with
     ``capture = 'all'``. To an application who writes in another scope has no name: role, actor
-    and invocation are None. What cannot be found out in a few seconds, or not by this role, is
-    left out.
+    and invocation are None. What cannot be found out by this role is left out, and after a few
+    seconds the rest.
+
+    Returns:
+        How many rows were not looked up, because it took too long.
+
     """
     wanted = [
         conflict
         for conflict in conflicts
         if conflict.get("reason") in WRITTEN and conflict.get("key") and conflict.get("relation")
     ]
+    until = time.monotonic() + _PATIENCE
+    done = 0
     try:
-        with _a_few_seconds(conn):
-            for conflict in wanted[:_LOOKED_UP]:
+        for conflict in wanted:
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            with _a_few_seconds(conn, left):
                 _add_writer(conn, conflict, scope)
+            done += 1
     except (psycopg.Error, errors.AgentUndoError):
-        return
+        pass
+    return len(wanted) - done
 
 
 def _add_writer(conn: Connection, conflict: dict[str, Any], scope: str | None) -> None:
@@ -360,24 +424,31 @@ def _add_writer(conn: Connection, conflict: dict[str, Any], scope: str | None) -
     conflict["by"] = named if writer["captured"] else None
 
 
-def cascade_helps(conn: Connection, how: Mapping[str, Any]) -> bool:
-    """Tell whether nothing would stand in the way with cascade; yes where that is unknown."""
-    names = ("invocations", "merge", "scope")
-    arguments = {name: how[name] for name in names if name in how} | {"on_conflict": "cascade"}
+def in_the_way(conn: Connection, how: Mapping[str, Any], **instead: Any) -> int | None:
+    """Return how many rows would stand in the way with other options; None where it is unknown.
+
+    Args:
+        conn: any role that may plan.
+        how: the options that were given.
+        instead: those that are to be other ones.
+
+    """
+    names = ("invocations", "on_conflict", "merge", "scope")
+    arguments = {name: how[name] for name in names if name in how} | instead
     query, given = _called("plan_summary", arguments)
     query += sql.SQL(" where status = 'conflict'")
     try:
         with _a_few_seconds(conn):
-            return not conn.execute(query, given).fetchall()
-    except psycopg.Error:
-        return True
+            return sum(int(row["rows"]) for row in conn.execute(query, given))
+    except (psycopg.Error, errors.AgentUndoError):
+        return None
 
 
 @contextmanager
-def _a_few_seconds(conn: Connection) -> Iterator[None]:
+def _a_few_seconds(conn: Connection, seconds: float = _PATIENCE) -> Iterator[None]:
     """Let a statement run for as long as somebody would wait for what is only good to know."""
     with conn.transaction():
-        conn.execute(f"set local statement_timeout = '{_PATIENCE}'".encode())
+        conn.execute(f"set local statement_timeout = {max(int(seconds * 1000), 1)}".encode())
         yield
 
 
@@ -457,12 +528,27 @@ def key_columns(conn: Connection, table: str) -> list[str]:
     return list(rows[0]["key"]) if rows else []
 
 
-def row_history(conn: Connection, table: str, key: dict[str, Any]) -> list[DictRow]:
+def row_history(
+    conn: Connection, table: str, key: dict[str, Any], scope: str | None = None
+) -> list[DictRow]:
     """Return every captured version of a row, the oldest first."""
     return conn.execute(
-        "select * from agentundo.row_history(%s::regclass, %s::jsonb)",
-        [table, _json.dumps(key, indent=None)],
+        "select * from agentundo.row_history(%s::regclass, %s::jsonb, %s)",
+        [table, _json.dumps(key, indent=None), scope],
     ).fetchall()
+
+
+def is_captured_whole(conn: Connection, table: str) -> bool:
+    """Tell whether everybody's writes to a table are captured, as far as the role may know."""
+    if not readable(conn, "tracked"):
+        return False
+    rows = conn.execute(
+        f"select from agentundo.tracked join {_NAMED} on {_NAME} = relation"
+        " where capture = 'all' and c.oid = coalesce(pg_partition_root(%(table)s::regclass),"
+        "   %(table)s::regclass)",
+        {"table": table},
+    )
+    return bool(rows.fetchall())
 
 
 def row_version(conn: Connection, table: str, key: dict[str, Any]) -> str | None:
@@ -492,7 +578,9 @@ def interval(conn: Connection, age: str | None) -> str:
     if _BARE_NUMBER.search(age):
         wrong = f"{age!r} has a number without a unit, which would be seconds. Give one"
     try:
-        conn.execute("select %s::interval", [age])
+        rows = conn.execute("select %s::interval < '0' as negative", [age]).fetchall()
+        if rows[0]["negative"]:
+            wrong = f"{age!r} is no age"
     except pg.DataError:
         wrong = f"{age!r} is no age"
     if wrong:

@@ -116,7 +116,7 @@ class Chosen:
         if not found:
             raise InvocationNotFound(
                 "No call matches.",
-                hint="agentundo log with the same options shows what does.",
+                hint='"agentundo log" lists what there is. Check what was typed, and --scope.',
             )
         return found
 

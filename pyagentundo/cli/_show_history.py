@@ -14,10 +14,12 @@ from pyagentundo.cli._tables import moment
 
 #: Said where history cannot know who it was, nor when.
 _MISSED = "somebody wrote it here, not captured"
+#: The same of a table of which everybody's writes are captured.
+_ALTERED = "the table was altered here, or the row written past capture"
 
 
 def show_history(
-    screen: Screen, rows: Sequence[DictRow], *, version: str | None, keyed: bool
+    screen: Screen, rows: Sequence[DictRow], *, version: str | None, keyed: bool, whole: bool
 ) -> None:
     """Print what ``agentundo.row_history`` returns, and where writes must be missing in it.
 
@@ -26,14 +28,16 @@ def show_history(
         rows: the captured versions, the oldest first.
         version: what ``agentundo.row_version`` says of the row as it is now.
         keyed: the table has a key. Of rows without one nobody knows which is which.
+        whole: everybody's writes to the table are captured.
 
     """
+    missed = _ALTERED if whole else f"{_MISSED}, or the table was altered"
     former: list[DictRow] = []
     # Within one call, what a trigger of the table wrote can stand on the wrong side.
     for _, call in groupby(rows, lambda row: row["invocation"]):
         versions = list(call)
         if former and keyed and not _meet(former, versions):
-            _say_missed(screen, _MISSED)
+            _say_missed(screen, missed)
         for row in versions:
             if row is not rows[0]:
                 screen.line()
@@ -41,7 +45,9 @@ def show_history(
             _show_diff.show_columns(screen, row["operation"], _columns(row))
         former = versions
     if keyed and not _is_as_left(former, version):
-        _say_missed(screen, f"{_MISSED}, or the whole table was rewritten")
+        rewritten = "the whole table was rewritten"
+        said = f"{rewritten} here, or the row written past capture"
+        _say_missed(screen, said if whole else f"{_MISSED}, or {rewritten}")
 
 
 def _say_missed(screen: Screen, text: str) -> None:
@@ -71,8 +77,11 @@ def _is_as_left(last: Sequence[DictRow], version: str | None) -> bool:
 
 def _headline(row: DictRow) -> str:
     who = row["actor"] or row["role"]
+    line = f"{moment(row['at'])} {row['operation']} by"
+    if who is None:
+        return f"{line} somebody of another scope, not shown"
     under = f" under {row['invocation']}" if row["invocation"] else ", untagged"
-    return printable(f"{moment(row['at'])} {row['operation']} by {who}{under}")
+    return printable(f"{line} {who}{under}")
 
 
 def _columns(row: DictRow) -> list[tuple[str, Any, Any]]:

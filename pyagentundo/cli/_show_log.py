@@ -13,24 +13,26 @@ from pyagentundo.cli._tables import count, moment, print_fields, print_table
 _CHANGES = ["relation", "operation", "rows", "role", "at", "covered_by"]
 _EFFECTS = ["name", "kind", "summary", "undo_by", "side_effect", "cost", "remedy"]
 
-_EMPTY = "no calls"
+_PURGED = "its changes are purged"
 _STATUS_COLOUR = {"reverted": "yellow", "partially_reverted": "yellow", "failed": "red"}
 
 
-def show_log(screen: Screen, rows: Sequence[DictRow], *, more: bool) -> None:
+def show_log(screen: Screen, rows: Sequence[DictRow], *, more: bool, chosen: bool) -> None:
     """List calls: a table in a pipe and where it fits, else two or three lines for each.
 
     Args:
         screen: where.
         rows: of the view ``invocations``, each with what holds it.
         more: there are older ones too.
+        chosen: only some were asked for.
 
     """
+    empty = "no call matches" if chosen else "no calls"
     if screen.width is None:
-        print_table(screen, [_flat(row) for row in rows], list(_flat_names()), empty=_EMPTY)
+        print_table(screen, [_flat(row) for row in rows], list(_flat_names()), empty=empty)
         return
     if not rows:
-        screen.line(_EMPTY)
+        screen.line(empty)
     for row in rows:
         _entry(screen, row)
     if more:
@@ -42,6 +44,7 @@ def show_invocation(
 ) -> None:
     """Show one invocation: who, what, when, which tables, what of it stands."""
     fields: dict[str, Any] = {**about, "for": about["on_behalf_of"]}
+    empty = "its changes are purged" if fields.pop("purged") else "no captured changes"
     for name in ("on_behalf_of", "uncovered", "recorded", "committed_at", "created_at"):
         fields.pop(name)
     if about["recorded"]:
@@ -50,7 +53,7 @@ def show_invocation(
     print_fields(screen, {name: fields[name] for name in [*first, *fields]})
     _uncovered(screen, about)
     screen.line()
-    print_table(screen, changes, _CHANGES, empty="no captured changes")
+    print_table(screen, changes, _CHANGES, empty=empty)
     if effects:
         screen.line()
         screen.line("Beside the rows:", bold=True)
@@ -60,7 +63,7 @@ def show_invocation(
 def _entry(screen: Screen, row: DictRow) -> None:
     """Print an invocation: its id and state, then who did what when, then what is not covered."""
     status = row["status"].replace("_", " ")
-    state = f"{status}, {count(row['rows'], 'row')}"
+    state = f"{status}, {_PURGED if row['purged'] else count(row['rows'], 'row')}"
     screen.line(f"{printable(row['id'])}  {state}", fg=_STATUS_COLOUR.get(row["status"]))
     screen.line(f"    {_sentence(row)}", hang=0)
     if row["held"]:
@@ -101,7 +104,8 @@ def _uncovered(screen: Screen, row: DictRow) -> None:
 
 
 def _flat(row: DictRow) -> dict[str, Any]:
-    return {heading: row[name] for heading, name in _flat_names().items()}
+    flat = {heading: row[name] for heading, name in _flat_names().items()}
+    return {**flat, "status": f"{flat['status']}, {_PURGED}"} if row["purged"] else flat
 
 
 def _flat_names() -> dict[str, str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from psycopg.rows import DictRow
 
+from pyagentundo.cli import _hints
 from pyagentundo.cli._failures import conflict_lines
 from pyagentundo.cli._plans import ACTS, LEFT, Plan
 from pyagentundo.cli._screen import Screen, printable
@@ -22,6 +24,7 @@ _LONG = 100
 _DONE = {"rows_updated": "put back", "rows_deleted": "removed", "rows_inserted": "brought back"}
 #: What is said of a row that was not taken back.
 _LEFT = "Left as it is"
+_MERGED = ", but for columns that others have changed"
 _TO_DO = {"insert": "bring back", "delete": "remove", "update": "put back"}
 
 
@@ -78,16 +81,15 @@ def show_outcome(
     """
     ids = redone or result["invocations"]
     what = printable(ids[0]) if len(ids) == 1 else count(len(ids), "call")
-    written = ", ".join(
-        f"{count(result[column], 'row')} {done}" for column, done in _DONE.items() if result[column]
-    )
+    done = written(result)
     match status:
         case "reverted" | "redone":
-            screen.line(f"{status}: {what}, {written or 'no row changed'}", fg="green")
+            screen.line(f"{status}: {what}, {done or 'no row changed'}", fg="green")
         case "partially_reverted" | "partially_redone":
             number = result["rows_skipped"]
             skipped = f"{count(number, 'row')} left as {'it is' if number == 1 else 'they are'}"
-            line = f"{status.replace('_', ' ')}: {what}, {written or 'no row changed'}, {skipped}"
+            said = status.replace("_", " ") if done else f"not {status.removeprefix('partially_')}"
+            line = f"{said}: {what}, {done or 'no row changed'}, {skipped}"
             screen.line(line, fg="yellow")
         case "not_committed":
             screen.line(f"not committed: {what} is still going on and has written nothing yet")
@@ -100,9 +102,9 @@ def show_outcome(
     if result["revert_id"]:
         screen.line(f"revert id: {result['revert_id']}")
     way_back = None
-    if status in ("reverted", "partially_reverted"):
+    if status in ("reverted", "partially_reverted") and result["revert_id"]:
         way_back = f"redo {shlex.quote(printable(ids[0]))}"
-    elif status in ("redone", "partially_redone"):
+    elif status in ("redone", "partially_redone") and result["revert_id"]:
         # Of the calls' own ids it would be a revert of some of them; by its id it is all of it.
         way_back = f"revert {shlex.quote(result['revert_id'])}"
     if way_back:
@@ -111,6 +113,13 @@ def show_outcome(
         screen.line(f"not tracked, stays as it is: {printable(one)}", fg="yellow")
     if left is not None:
         _conflicts(screen, left, conflicts=_LEFT)
+
+
+def written(result: DictRow) -> str:
+    """Return what an undo has written, in words; nothing if it has written nothing."""
+    return ", ".join(
+        f"{count(result[column], 'row')} {done}" for column, done in _DONE.items() if result[column]
+    )
 
 
 def _rows(screen: Screen, rows: Iterable[DictRow], plan: Plan) -> None:
@@ -128,8 +137,11 @@ def _conflicts(screen: Screen, plan: Plan, *, conflicts: str = "In the way") -> 
             screen.line()
             screen.line(f"{heading}, {count(total, 'row')}:", bold=True, fg="red")
             found = [one for one in plan.conflicts if one["status"] == status]
+            found.sort(key=_order(found))
             for line in conflict_lines(found, total):
                 screen.line(f"- {line}", hang=2)
+    if plan.unasked:
+        screen.line(_hints.unasked(plan.unasked))
 
 
 def _headline(plan: Plan) -> str:
@@ -155,6 +167,8 @@ def _calls(screen: Screen, plan: Plan) -> None:
     by_call: dict[str, list[DictRow]] = {}
     for row in plan.rows or []:
         by_call.setdefault(row["invocation"], []).append(row)
+    for of_call in by_call.values():
+        of_call.sort(key=_order(of_call))
     for number, call in enumerate(plan.calls[:_NAMED], start=1):
         screen.line(f"{number}. {_call(call)}", hang=3)
         _rows(screen, by_call.pop(call["id"], []), plan)
@@ -167,6 +181,23 @@ def _calls(screen: Screen, plan: Plan) -> None:
         screen.line("All of them together:")
     for rows in by_call.values():
         _rows(screen, rows, plan)
+
+
+def _order(rows: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], Any]:
+    """Return what sorts rows by their keys, so that two plans are alike; tables stay in order."""
+    place: dict[str, int] = {}
+    for row in rows:
+        place.setdefault(row["relation"], len(place))
+
+    def by_key(row: Mapping[str, Any]) -> Any:
+        parts = (row["key"] or {}).values()
+        numbers = [isinstance(part, int | Decimal) for part in parts]
+        return place[row["relation"]], [
+            (not number, part if number else 0, value_text(part))
+            for number, part in zip(numbers, parts, strict=True)
+        ]
+
+    return by_key
 
 
 def _call(call: DictRow) -> str:
@@ -184,7 +215,8 @@ def _counts(screen: Screen, plan: Plan) -> None:
     screen.line()
     for one in plan.counts:
         if one["status"] in ACTS and one["action"] in _TO_DO:
-            screen.line(f"{one['relation']}: {_TO_DO[one['action']]} {count(one['rows'], 'row')}")
+            line = f"{one['relation']}: {_TO_DO[one['action']]} {count(one['rows'], 'row')}"
+            screen.line(line + (_MERGED if one["status"] == "merge" else ""))
 
 
 def _row_lines(screen: Screen, row: DictRow, live: set[str] | None) -> Iterator[str]:

@@ -30,8 +30,9 @@ _rolls_back = dry_run_option("Do it, show it, and roll back.")
 def purge(older_than: str | None, as_json: bool, dry_run: bool, yes: bool) -> None:
     """Delete old history for good.
 
-    What a call did longer ago than that can no longer be undone. What is held stays. Nothing is
-    purged by itself: run this from a scheduler, with --yes.
+    What a call did longer ago than that can no longer be undone: its changes and row images go,
+    its record stays, and log and show say so. What is held stays. Nothing is purged by itself: run
+    this from a scheduler, with --yes.
 
     \b
     Examples:

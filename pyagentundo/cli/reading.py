@@ -67,11 +67,15 @@ def log(selection: Chosen, limit: int, held: bool, as_json: bool) -> None:
             values = {**values, "held": list(_queries.holds(conn))}
         rows = _queries.invocations(conn, condition, values, limit + 1)
         holds = _queries.holds(conn, [row["id"] for row in rows])
-    rows = [{**row, **(holds.get(row["id"]) or NOT_HELD)} for row in rows]
+        purged = _queries.purged(conn, [x["id"] for x in rows if not (x["rows"] or x["undoable"])])
+    rows = [
+        {**row, **(holds.get(row["id"]) or NOT_HELD), "purged": row["id"] in purged} for row in rows
+    ]
     if as_json:
         print_json(rows[:limit])
     else:
-        _show_log.show_log(Screen.of(), rows[:limit], more=len(rows) > limit)
+        chosen = held or bool(selection.ids or selection.filters.given())
+        _show_log.show_log(Screen.of(), rows[:limit], more=len(rows) > limit, chosen=chosen)
 
 
 def _tell_an_app(selection: Chosen) -> None:
@@ -92,7 +96,7 @@ def show(invocation: str, as_json: bool) -> None:
     """Show one call.
 
     Who made it, when, what it was asked, what holds it, and which tables it changed. A change is
-    covered by the revert that has taken it back.
+    covered by the revert that has taken it back. Of a purged call only the record is left.
 
     \b
     Example:
@@ -102,6 +106,7 @@ def show(invocation: str, as_json: bool) -> None:
         about = _queries.invocation(conn, invocation)
         about |= _queries.holds(conn, [invocation]).get(invocation, NOT_HELD)
         changes = _queries.changes(conn, invocation)
+        about["purged"] = not changes and bool(_queries.purged(conn, [invocation]))
         effects = _queries.effects(conn, [invocation])
     if as_json:
         print_json({**about, "changes": changes, "effects": effects})
@@ -117,6 +122,8 @@ def show(invocation: str, as_json: bool) -> None:
 @json_option
 def diff(invocation: str, scope: str | None, colour: str, as_json: bool) -> None:
     """Show what a call changed, column by column.
+
+    Generated columns are left out.
 
     \b
     Examples:
@@ -138,15 +145,18 @@ def diff(invocation: str, scope: str | None, colour: str, as_json: bool) -> None
 @click.command()
 @click.argument("table", shell_complete=_complete.tracked)
 @click.argument("key", nargs=-1, required=True, metavar="KEY...")
+@scope_option
 @_colour_option
 @dsn_option
 @json_option
-def history(table: str, key: tuple[str, ...], colour: str, as_json: bool) -> None:
+def history(
+    table: str, key: tuple[str, ...], scope: str | None, colour: str, as_json: bool
+) -> None:
     """Show every captured version of one row, oldest first.
 
     KEY is the value of the key column; COLUMN=VALUE for each of several; or a JSON object. Where
     the table is not tracked with --capture all, people's writes are not captured: where one must
-    have been it is said.
+    have been it is said. An app is told when another scope wrote, not who.
 
     \b
     Examples:
@@ -157,13 +167,14 @@ def history(table: str, key: tuple[str, ...], colour: str, as_json: bool) -> Non
     screen = Screen.of(colour=colour)
     with connected() as conn:
         wanted = key_of(conn, table, key)
-        rows = _queries.row_history(conn, table, wanted)
+        rows = _queries.row_history(conn, table, wanted, scope)
         version = _queries.row_version(conn, table, wanted) if rows else None
         keyed = bool(_queries.key_columns(conn, table))
+        whole = _queries.is_captured_whole(conn, table)
     if as_json:
         print_json(rows)
     elif rows:
-        _show_history.show_history(screen, rows, version=version, keyed=keyed)
+        _show_history.show_history(screen, rows, version=version, keyed=keyed, whole=whole)
     else:
         screen.line(f"no captured versions of {printable(table)} {key_text(wanted)}")
 

@@ -164,7 +164,7 @@ def redo(
         if told:
             revert_id, together = _queries.standing_revert(conn, invocation)
             if dry_run and revert_id is None:
-                _nothing_to_redo(as_json=as_json)
+                _nothing_to_redo(by_row=by_row, as_json=as_json)
             if revert_id is not None:
                 redone, planned["invocations"] = together, [revert_id]
                 if dry_run:
@@ -184,10 +184,11 @@ def redo(
         _finish(conn, result, how | planned, as_json=as_json, redone=redone)
 
 
-def _nothing_to_redo(*, as_json: bool) -> None:
+def _nothing_to_redo(*, by_row: bool, as_json: bool) -> None:
     """Answer a dry run as the redo would: it is no error."""
     if as_json:
-        print_json([])
+        beside: dict[str, Any] = {"effects": [], "uncovered": []}
+        print_json({"rows" if by_row else "counts": [], **beside})
     else:
         Screen.of().line("nothing to redo: no revert of it stands")
     click.get_current_context().exit(OK)
@@ -204,22 +205,23 @@ def _show(
     """Show a plan and exit with the code that its revert would have."""
     if as_json and by_row:
         statuses: set[str] = set()
+        beside = _plans.beside(conn, how, redone=redone)
         with _queries.streamed(conn, "plan", how) as rows:
-            _json.print_json_array(_noting(rows, statuses))
+            _json.print_json_rows("rows", _noting(rows, statuses), beside)
         whole = statuses.isdisjoint(_plans.LEFT)
     else:
         made = _plans.make(conn, how, redone=redone, by_row=by_row)
         whole = made.is_whole
         if as_json:
-            print_json(made.counts)
+            print_json(
+                {"counts": made.counts, "effects": made.effects, "uncovered": made.uncovered}
+            )
             for line in made.unread:
                 notice(line)
-            for one in made.uncovered:
-                notice(f"not tracked, stays as it is: {one}")
         else:
             _print_plan(conn, Screen.of(), made, how, by_row=by_row)
             if made.is_refused:
-                Screen.of().line(_ways_out(conn, how, made.conflicts))
+                Screen.of().line(_ways_out(conn, how, made.conflicts, made.total("conflict")))
     click.get_current_context().exit(OK if whole else CONFLICT)
 
 
@@ -235,7 +237,7 @@ def _print_plan(
 ) -> None:
     if by_row:
         with _queries.streamed(conn, "plan", how) as rows:
-            _show_plan.show_plan(screen, made, rows)
+            _show_plan.show_plan(screen, made, _plans.with_outcome(conn, rows))
     else:
         _show_plan.show_plan(screen, made)
 
@@ -256,7 +258,7 @@ def _ask(
         total = made.total("conflict")
         message = f"{count(total, 'row')} would be overwritten or break a constraint"
         in_the_way = [one for one in made.conflicts if one["status"] == "conflict"]
-        hint = _ways_out(conn, how, in_the_way)
+        hint = _ways_out(conn, how, in_the_way, total)
         if as_json:
             _print_refusal(message, in_the_way, total, hint)
         complain(f"{message}. Nothing was changed.", [], hint)
@@ -274,8 +276,10 @@ def _refusals(conn: Connection, how: dict[str, Any], *, as_json: bool) -> Iterat
             yield
     except UndoConflict as error:
         rows = error.detail.get("conflicts", [])
-        _queries.add_writers(conn, rows, how.get("scope"))
-        error.hint = _ways_out(conn, how, rows)
+        unasked = _queries.add_writers(conn, rows, how.get("scope"))
+        error.hint = _ways_out(conn, how, rows, error.total)
+        if unasked:
+            error.hint += f" {_hints.unasked(unasked)}"
         if error.total > len(rows):
             error.hint += f" {_hints.LOOK}"
         if as_json:
@@ -289,10 +293,21 @@ def _refusals(conn: Connection, how: dict[str, Any], *, as_json: bool) -> Iterat
         raise
 
 
-def _ways_out(conn: Connection, how: dict[str, Any], conflicts: list[dict[str, Any]]) -> str:
-    """Return what would get an undo past these rows; the server knows whether cascade would."""
-    cascade = _hints.cascade_may_help(how, conflicts) and _queries.cascade_helps(conn, how)
-    return _hints.ways_out(how, conflicts, cascade=cascade)
+def _ways_out(
+    conn: Connection, how: dict[str, Any], conflicts: list[dict[str, Any]], total: int
+) -> str:
+    """Return what would get an undo past these rows; the server knows what would."""
+    cascade = _hints.cascade_may_help(how, conflicts) and not _queries.in_the_way(
+        conn, how, on_conflict="cascade"
+    )
+    merge = _hints.Helps.NOT
+    if _hints.merge_may_help(how, conflicts):
+        left = _queries.in_the_way(conn, how, merge=True)
+        if not left:
+            merge = _hints.Helps.ALL
+        elif left < total:
+            merge = _hints.Helps.SOME
+    return _hints.ways_out(how, conflicts, merge=merge, cascade=cascade)
 
 
 def _print_refusal(
@@ -339,9 +354,24 @@ def _finish(
         left = _plans.make(conn, again, by_row=True)
     ids = result["invocations"] or how["invocations"]
     uncovered = [] if redone else _queries.uncovered(conn, ids)
+    if left is not None and not _show_plan.written(result):
+        # Nothing was done, so nothing can be taken back. The server names the revert that stands.
+        result = {**result, "revert_id": None}
     if as_json:
-        beside = {} if left is None else {"left": left.conflicts}
-        print_json({**result, "status": status, "uncovered": uncovered, **beside})
+        beside: dict[str, Any] = {
+            "effects": [] if redone else _queries.effects(conn, ids, how.get("scope")),
+            "uncovered": uncovered,
+        }
+        if left is not None:
+            beside["left"] = left.conflicts
+        print_json(
+            {
+                **result,
+                "invocations": list(redone) or result["invocations"],
+                "status": status,
+                **beside,
+            }
+        )
     else:
         about = {**result, "invocations": ids}
         further = _further(conn, how)

@@ -26,9 +26,9 @@ def test_track_write_log_plan_revert_redo(db: Connection, cli: Run) -> None:
     assert (entry["id"], entry["run"], entry["tool"], entry["undoable"]) == (
         "call-1", "run-42", "crm", True,
     )  # fmt: skip
-    (planned,) = loaded(cli("plan", "call-1", "--json"))
+    (planned,) = loaded(cli("plan", "call-1", "--json"))["counts"]
     assert (planned["action"], planned["status"], planned["rows"]) == ("update", "ok", 1)
-    (row,) = loaded(cli("plan", "call-1", "--rows", "--json"))
+    (row,) = loaded(cli("plan", "call-1", "--rows", "--json"))["rows"]
     assert (row["key"], row["before"]["stage"]) == ({"id": "D-881"}, "Qualified")
     (change,) = loaded(cli("diff", "call-1", "--json"))
     assert (change["column_name"], change["before"], change["after"]) == (
@@ -46,7 +46,8 @@ def test_track_write_log_plan_revert_redo(db: Connection, cli: Run) -> None:
     assert len(about["changes"]) == 1
 
     assert loaded(cli("revert", "call-1", "--json"))["status"] == "already_reverted"
-    assert loaded(cli("redo", "call-1", "--json"))["status"] == "redone"
+    redone = loaded(cli("redo", "call-1", "--json"))
+    assert (redone["status"], redone["invocations"]) == ("redone", ["call-1"])
     assert_same(after, snapshot(db, "public.deals"))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pyagentundo._sql import SqlFiles
-from pyagentundo.cli._hints import missing_right, spoken
+from pyagentundo.cli._hints import in_words, missing_right, spoken
 
 #: What has no command of its own and stays SQL.
 _ONLY_SQL = re.compile(r"agentundo\.(set_scope_owner|set_trigger|tag|record_invocation)\(")
@@ -47,6 +47,27 @@ _SPEAKS_SQL = re.compile(r"agentundo\.\w+\(|\w+ => ")
 )
 def test_calls_become_commands(hint: str, said: str) -> None:
     assert spoken(hint) == said
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("there is no invocation 'nope'", "there is no call 'nope'"),
+        (
+            "'bot' may not revert invocation 'an invocation'",
+            "'bot' may not revert call 'an invocation'",
+        ),
+        ("no invocation was named", "no call was named"),
+        ("these invocations go on writing", "these calls go on writing"),
+        ("an invocation is somebody else's", "a call is somebody else's"),
+        (
+            "a session tagged with agent.invocation may not force",
+            "a session tagged with agent.invocation may not force",
+        ),
+    ],
+)
+def test_invocations_are_calls(message: str, said: str) -> None:
+    assert in_words(message) == said
 
 
 def test_no_hint_stays_no_hint() -> None:

@@ -33,11 +33,37 @@ def test_purge(deals: Connection, cli: Run) -> None:
     assert images(deals) == 0
     result = cli("revert", "call-1", code=1)
     assert "can no longer be undone: its history was purged on" in result.stderr
-    assert 'or exempt an invocation with "agentundo hold".' in result.stderr
+    assert result.stderr.startswith("error: call 'call-1' can no longer be undone: its history")
+    assert 'or exempt a call with "agentundo hold".' in result.stderr
+
+
+def test_what_is_purged_is_told_from_what_wrote_nothing(
+    deals: Connection, dsn: str, cli: Run
+) -> None:
+    deals.execute(
+        "select agentundo.record_invocation('call-3'), agentundo.commit_invocation('call-3')"
+    )
+    cli("purge", "--older-than", "0 seconds", "--yes")
+    assert cli("show", "call-1").stdout.endswith("\n\nits changes are purged\n")
+    assert cli("show", "call-3").stdout.endswith("\n\nno captured changes\n")
+    said = on_terminal("log", "--dsn", dsn).text
+    assert "call-1  committed, its changes are purged\n" in said
+    assert "call-3  committed, 0 rows\n" in said
+    assert re.findall(
+        r"(call-\d) .*  (committed\S*(?: its changes are purged)?)  ", cli("log").stdout
+    ) == [
+        ("call-3", "committed"),
+        ("call-2", "committed, its changes are purged"),
+        ("call-1", "committed, its changes are purged"),
+    ]
+    told = {one["id"]: one["purged"] for one in loaded(cli("log", "--json"))}
+    assert told == {"call-1": True, "call-2": True, "call-3": False}
+    assert loaded(cli("show", "call-1", "--json"))["purged"] is True
 
 
 def test_purge_of_an_age_below_nothing(deals: Connection, cli: Run) -> None:
-    assert "is not an age" in cli("purge", "--older-than", "-1 day", "--yes", code=1).stderr
+    said = cli("purge", "--older-than", "-1 day", "--yes", code=2).stderr
+    assert "'-1 day' is no age such as '30 days'" in said
 
 
 def test_what_is_for_good_is_asked_or_refused(deals: Connection, dsn: str) -> None:
@@ -78,7 +104,7 @@ def test_hold_and_release(deals: Connection, cli: Run) -> None:
     assert [one["id"] for one in loaded(cli("log", "--held", "--json"))] == ["call-1"]
     answer = loaded(cli("hold", "call-1", "--release", "--json"))
     assert answer == {"invocation": "call-1", "held": None, "changes": 1}
-    assert "there is no invocation 'nobody'" in cli("hold", "nobody", "--release", code=1).stderr
+    assert "there is no call 'nobody'" in cli("hold", "nobody", "--release", code=1).stderr
     gone = loaded(cli("purge", "--older-than", "0 s", "--yes", "--json"))
     assert gone["invocations"] == 1
     writes(deals, "call-3", "update public.deals set amount = 1")

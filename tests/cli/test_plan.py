@@ -7,6 +7,7 @@ import re
 import psycopg
 import pytest
 
+from pyagentundo.cli import _queries
 from tests.cli.conftest import TABLES, Run, loaded, writes
 from tests.conftest import Connection, MakeRole
 from tests.support.state import assert_same, snapshot
@@ -98,8 +99,10 @@ def test_a_revert_names_tables_that_are_not_tracked(deals: Connection, cli: Run)
                 deals.execute("update public.deals set stage = 'Lost'")
             deals.execute("select agentundo.commit_invocation(%s)", [call])
     said = cli("plan", "call-4", "--json")
-    assert loaded(said) == []
-    assert said.stderr == "note: not tracked, stays as it is: public.people\n"
+    assert loaded(said) == {"counts": [], "effects": [], "uncovered": ["public.people"]}
+    assert said.stderr == ""
+    by_row = loaded(cli("plan", "call-4", "--rows", "--json"))
+    assert by_row == {"rows": [], "effects": [], "uncovered": ["public.people"]}
     for call, begins in (("call-3", "reverted: call-3, 2 rows"), ("call-4", "nothing to revert: ")):
         said = cli("revert", call)
         assert said.stdout.startswith(begins)
@@ -205,7 +208,7 @@ def test_a_large_plan_counts(deals: Connection, cli: Run) -> None:
     assert "\n3,002 rows in 1 table, " in said
     every = cli("plan", "call-3", "--rows").stdout
     assert every.count("   remove public.deals id=X-") == 3000
-    rows = loaded(cli("plan", "call-3", "--rows", "--json"))
+    rows = loaded(cli("plan", "call-3", "--rows", "--json"))["rows"]
     assert len(rows) == 3002
 
 
@@ -242,8 +245,9 @@ def test_a_wide_row_stands_in_lines(deals: Connection, cli: Run) -> None:
 def test_nothing_to_undo(deals: Connection, cli: Run) -> None:
     cli("revert", "call-1")
     assert cli("plan", "call-1").stdout == "Nothing to undo.\n"
-    assert loaded(cli("plan", "call-1", "--json")) == []
-    assert loaded(cli("plan", "call-1", "--rows", "--json")) == []
+    nothing: dict[str, list[str]] = {"effects": [], "uncovered": []}
+    assert loaded(cli("plan", "call-1", "--json")) == {"counts": [], **nothing}
+    assert loaded(cli("plan", "call-1", "--rows", "--json")) == {"rows": [], **nothing}
 
 
 def test_rows_that_are_as_they_were(deals: Connection, cli: Run) -> None:
@@ -265,10 +269,10 @@ def test_a_conflict_names_who_and_when_where_history_knows(deals: Connection, cl
     assert re.search(
         r"\nIn the way, 1 row:\n- public\.deals \(id=D-881\): row_changed \[stage\] - changed since"
         rf" by {who} at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\n\nNothing would be changed, because of"
-        r" the rows in the way\.\nAdd --merge ",
+        r" the rows in the way\.\nAdd --on-conflict skip ",
         said,
     )
-    (conflicting,) = [r for r in loaded(cli("plan", "call-1", "--json", code=3)) if r["conflicts"]]
+    (conflicting,) = loaded(cli("plan", "call-1", "--json", code=3))["counts"]
     writer = conflicting["conflicts"][0]["by"]
     assert (writer["role"], writer["actor"], writer["invocation"]) == (who, None, None)
 
@@ -283,7 +287,7 @@ def test_a_conflict_with_an_uncaptured_write_says_so(deals: Connection, cli: Run
     deals.execute("update public.deals set stage = 'Negotiation' where id = 'D-881'")
     said = cli("plan", "call-1", code=3).stdout
     assert "row_changed [stage] - changed since by somebody, not captured\n" in said
-    (row,) = loaded(cli("plan", "call-1", "--json", code=3))
+    (row,) = loaded(cli("plan", "call-1", "--json", code=3))["counts"]
     assert row["conflicts"][0]["by"] is None
 
 
@@ -320,7 +324,7 @@ def test_a_row_under_the_old_key_and_one_that_is_referred_to(deals: Connection, 
     named = "has_dependents [meetings_deal_fkey] - rows of public.meetings refer to it\n"
     assert f"\n- public.deals (id=D-9): {named}" in said
     assert f"\n- public.deals (id=D-9): {named}" in cli("plan", "call-4", "--rows", code=3).stdout
-    (count,) = loaded(cli("plan", "call-4", "--json", code=3))
+    (count,) = loaded(cli("plan", "call-4", "--json", code=3))["counts"]
     (row,) = count["conflicts"]
     assert (row["constraint"], row["in_the_way"]) == ("meetings_deal_fkey", "public.meetings")
 
@@ -341,6 +345,21 @@ def test_what_a_row_needs_and_who_has_its_unique_value(deals: Connection, cli: R
     assert ways(said) == {"skip", "cascade"}
 
 
+def test_looking_up_who_wrote_gives_up_after_a_while(
+    deals: Connection, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deals.execute("update public.deals set stage = 'Mine'")
+    monkeypatch.setattr(_queries, "_PATIENCE", 0.0)
+    unasked = (
+        "For lack of time 1 row in the way was not looked up: agentundo history TABLE KEY says who"
+        " wrote one."
+    )
+    said = cli("plan", "call-1", code=3).stdout
+    assert f"(id=D-881): row_changed [stage] - changed since\n{unasked}\n" in said
+    assert said.count("not looked up") == 1
+    assert f" {unasked}\n" in cli("revert", "call-1", code=3).stderr
+
+
 def test_more_conflicts_than_are_listed(deals: Connection, cli: Run) -> None:
     writes(
         deals,
@@ -351,8 +370,8 @@ def test_more_conflicts_than_are_listed(deals: Connection, cli: Run) -> None:
     said = cli("plan", "call-3", code=3).stdout
     assert "In the way, 30 rows:\n" in said
     assert said.count("- public.deals (id=X-") == 20
-    # Looking them up reads a whole history: only the first few.
-    assert said.count("changed since by somebody, not captured") == 5
+    assert said.count("changed since by somebody, not captured") == 20
+    assert "not looked up" not in said
     assert "- … and 10 more rows\n" in said
 
 
@@ -393,7 +412,7 @@ def ways(text: str) -> set[str]:
 
 
 def test_only_what_may_help_is_offered(deals: Connection, cli: Run) -> None:
-    everything = {"--merge", "skip", "cascade", "force"}
+    everything = {"skip", "cascade", "force"}
     writes(deals, "call-3", "update public.deals set stage = 'Mine' where id = 'D-881'", run="b")
     assert ways(cli("plan", "call-1", code=3).stdout) == everything
     deals.execute("update public.deals set stage = 'Lost' where id = 'D-881'")
@@ -424,7 +443,104 @@ def test_only_what_may_help_is_offered(deals: Connection, cli: Run) -> None:
 def test_no_cascade_takes_a_persons_work_back(deals: Connection, cli: Run) -> None:
     deals.execute("select agentundo.track('public.deals', 'all')")
     deals.execute("update public.deals set stage = 'Mine' where id = 'D-881'")
-    assert ways(cli("plan", "call-1", code=3).stdout) == {"--merge", "skip", "force"}
+    assert ways(cli("plan", "call-1", code=3).stdout) == {"skip", "force"}
+
+
+def test_merge_is_offered_where_it_works(deals: Connection, cli: Run) -> None:
+    for table in TABLES:
+        deals.execute("select agentundo.track(%s::regclass, 'all')", [table])
+    writes(deals, "call-3", "update public.deals set stage = 'Lost'", run="b")
+    deals.execute("update public.deals set amount = 11 where id = 'D-881'")
+    said = cli("plan", "call-3", code=3).stdout
+    assert ways(said) == {"--merge", "skip", "force"}
+    assert ways(cli("revert", "call-3", code=3).stderr) == {"--merge", "skip", "force"}
+    assert ways(cli("plan", "call-3", "--merge").stdout) == set()
+    # The one row goes back by merge, the other does not: with skip that is what merge is for.
+    deals.execute("update public.deals set stage = 'Mine' where id = 'D-882'")
+    some = "Add --on-conflict skip (leaves these rows; with --merge only some of them) or --on"
+    assert some in cli("plan", "call-3", code=3).stdout
+    # A column that is new since is none that the call wrote.
+    writes(deals, "call-4", "insert into public.meetings values (2, 'D-882', 'Lunch')", run="c")
+    writes(deals, "call-5", "update public.meetings set title = 'Tea' where id = 2", run="d")
+    deals.execute(
+        "alter table public.meetings add column room text default 'A'; select agentundo.sync()"
+    )
+    deals.execute("update public.meetings set room = 'B' where id = 2")
+    said = cli("plan", "call-5", code=3).stdout
+    assert "(id=2): row_rewritten" in said
+    assert ways(said) == {"--merge", "skip", "force"}
+    cli("revert", "call-5", "--merge")
+    row = deals.execute("select title, room from public.meetings where id = 2").fetchone()
+    assert row == ("Lunch", "B")
+
+
+def test_a_plan_shows_what_a_merge_writes(deals: Connection, cli: Run) -> None:
+    """From a counter the call's own difference is subtracted."""
+    deals.execute(
+        "create table public.pages (id int primary key, visits int, cost numeric(10, 2), f float8,"
+        " took interval, title text);"
+        "insert into public.pages values (1, 17, 1.5, 0.3, '1 hour', 'a');"
+        "select agentundo.track('public.pages', 'all')"
+    )
+    columns = ("visits", "cost", "f", "took")
+    for column in columns:
+        deals.execute("select agentundo.set_merge('public.pages', %s, 'delta')", [column])
+    writes(
+        deals,
+        "call-3",
+        "update public.pages set visits = 117, cost = 11.25, f = f + 0.1, took = took + '1 day',"
+        " title = 'b'",
+    )
+    deals.execute(
+        "update public.pages set visits = visits + 7, cost = cost + 1, f = f + 0.2,"
+        " took = took + '2 hours'"
+    )
+    merge = ("call-3", "--merge")
+    plan = cli("plan", *merge).stdout
+    assert plan == cli("revert", *merge, "--dry-run").stdout
+    shown = dict(re.findall(r"^     (\w+) (?:.*) → (.*)$", plan, re.MULTILINE))
+    assert "     visits 124 → 24\n" in plan
+    by_row = cli("plan", *merge, "--rows").stdout
+    assert dict(re.findall(r"^     (\w+) (?:.*) → (.*)$", by_row, re.MULTILINE)) == shown
+    (row,) = loaded(cli("plan", *merge, "--rows", "--json"))["rows"]
+    assert (row["current"]["visits"], row["detail"]["delta"]["visits"]) == (124, "100")
+    cli("revert", *merge)
+    (written,) = deals.execute("select to_jsonb(p) - 'id' from public.pages p").fetchall()
+    assert {name: str(value) for name, value in written[0].items()} == {
+        **shown,
+        "cost": str(float(shown["cost"])),
+    }
+    again = cli("redo", "call-3", "--dry-run").stdout
+    assert "     visits 24 → 124\n" in again
+
+
+def test_counts_tell_what_is_merged(deals: Connection, cli: Run) -> None:
+    deals.execute("select agentundo.track('public.deals', 'all')")
+    writes(
+        deals,
+        "call-3",
+        "insert into public.deals select 'X-' || i, 'New', i from generate_series(1, 30) i",
+    )
+    writes(deals, "call-4", "update public.deals set stage = 'Lost'", run="b")
+    deals.execute("update public.deals set amount = 11 where id = 'D-881'")
+    assert (
+        "\npublic.deals: put back 1 row, but for columns that others have changed\n"
+        "public.deals: put back 31 rows\n"
+    ) in cli("plan", "call-4", "--merge").stdout
+
+
+def test_rows_stand_in_the_order_of_their_keys(deals: Connection, cli: Run) -> None:
+    deals.execute(
+        "create table public.notes (id int primary key, a text);"
+        "insert into public.notes select n, 'a' from unnest('{10,9,2,1}'::int[]) n;"
+        "select agentundo.track('public.notes')"
+    )
+    writes(deals, "call-3", "update public.notes set a = 'x'")
+    found = re.findall(r"id=(\d+)", cli("plan", "call-3").stdout)
+    assert found == ["1", "2", "9", "10"]
+    deals.execute("update public.notes set a = 'y'")
+    found = re.findall(r"^- .*id=(\d+)", cli("plan", "call-3", code=3).stdout, re.MULTILINE)
+    assert found == ["1", "2", "9", "10"]
 
 
 def test_merge_puts_the_agents_columns_back(deals: Connection, cli: Run) -> None:

@@ -6,12 +6,13 @@ import json
 import re
 from typing import Any
 
+import psycopg
 import pytest
 
 from pyagentundo import AgentUndo, UsageError
 from pyagentundo.cli._screen import columns_of
 from tests.cli.conftest import Run, loaded, writes
-from tests.conftest import Connection
+from tests.conftest import Connection, MakeRole
 from tests.support.terminal import Session, on_terminal
 
 LONG = "a long note that goes on and on for quite some while, so that it has to be wrapped"
@@ -73,7 +74,7 @@ def test_log_on_a_terminal(deals: Connection, dsn: str) -> None:
         "call-1  committed, 1 row\n"
         "    TIME, crm by sales-bot for Dana, run run-42 step 1, public.deals\n"
     )
-    assert on_terminal("log", "--tool", "none", "--dsn", dsn).text == "no calls\n"
+    assert on_terminal("log", "--tool", "none", "--dsn", dsn).text == "no call matches\n"
     assert "… older ones: --limit, --until\n" in on_terminal("log", "-n", "1", "--dsn", dsn).text
 
 
@@ -238,8 +239,9 @@ def test_history_of_a_row(deals: Connection, cli: Run) -> None:
 
 def test_history_tells_what_it_has_missed(deals: Connection, cli: Run) -> None:
     """Tables are tracked with ``capture = 'agent'``: what people write has no version."""
-    missed = "somebody wrote it here, not captured"
-    at_the_end = f"\n{missed}, or the whole table was rewritten\n"
+    captured = "somebody wrote it here, not captured"
+    missed = f"{captured}, or the table was altered"
+    at_the_end = f"\n{captured}, or the whole table was rewritten\n"
 
     def said(key: str = "D-881") -> str:
         return without_times(cli("history", "deals", key).stdout)
@@ -252,15 +254,15 @@ def test_history_tells_what_it_has_missed(deals: Connection, cli: Run) -> None:
     )
     writes(deals, "call-3", "update public.deals set stage = 'A' where id = 'D-881'")
     writes(deals, "call-4", "update public.deals set stage = 'B' where id = 'D-881'")
-    assert missed not in said()
+    assert captured not in said()
     deals.execute("update public.deals set stage = 'Mine' where id = 'D-881'")
     assert said().endswith(at_the_end)
-    assert said().count(missed) == 1
+    assert said().count(captured) == 1
     deals.execute("alter table public.deals add note text default 'x', drop amount cascade")
     deals.execute("drop function note cascade; select agentundo.sync()")
     writes(deals, "call-5", "update public.deals set stage = 'C' where id = 'D-881'")
     assert f"\n\n{missed}\n\nTIME update by sales-bot under call-5\n" in said()
-    assert said().count(missed) == 1
+    assert said().count(captured) == 1
     writes(deals, "call-6", "delete from public.deals where id = 'D-881'")
     assert said().count(missed) == 1
     deals.execute("insert into public.deals values ('D-881', 'New')")
@@ -269,6 +271,46 @@ def test_history_tells_what_it_has_missed(deals: Connection, cli: Run) -> None:
     writes(deals, "call-7", "update public.deals set stage = 'D' where id = 'D-882'")
     deals.execute("delete from public.deals where id = 'D-882'")
     assert said("D-882").endswith(at_the_end)
+
+
+def test_history_where_everybody_is_captured(deals: Connection, cli: Run) -> None:
+    deals.execute("select agentundo.track('public.deals', 'all')")
+    deals.execute(
+        "alter table public.deals add column room text default 'A'; select agentundo.sync()"
+    )
+    deals.execute("update public.deals set room = 'B' where id = 'D-881'")
+    said = without_times(cli("history", "deals", "D-881").stdout)
+    assert "\n\nthe table was altered here, or the row written past capture\n\nTIME update" in said
+    assert "not captured" not in said
+    deals.execute("alter table public.deals alter column amount type numeric(14, 3)")
+    said = cli("history", "deals", "D-881").stdout
+    end = "\nthe whole table was rewritten here, or the row written past capture\n"
+    assert said.endswith(end)
+
+
+def test_an_app_is_told_when_another_scope_wrote(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole
+) -> None:
+    deals.execute("select agentundo.track('public.deals', 'all')")
+    writes(deals, "call-3", "update public.deals set amount = 1 where id = 'D-881'", scope="acme")
+    deals.execute("update public.deals set amount = 2 where id = 'D-881'")
+    app = make_role(member_of="agentundo_app")
+    deals.execute(f"grant select on public.deals to {app}".encode())
+    as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=app))
+    found = [
+        line
+        for line in without_times(cli("history", "deals", "D-881", *as_role).stdout).splitlines()
+        if line.startswith("TIME")
+    ]
+    who = deals.info.user
+    assert found == [
+        "TIME update by sales-bot under call-1",
+        "TIME update by somebody of another scope, not shown",
+        f"TIME update by {who}, untagged",
+    ]
+    said = cli("history", "deals", "D-881", "--scope", "acme", *as_role).stdout
+    assert " update by sales-bot under call-3\n" in said
+    assert said.count(" update by somebody of another scope, not shown\n") == 1
 
 
 def test_history_keys_of_several_columns_and_kinds(deals: Connection, cli: Run) -> None:

@@ -80,8 +80,8 @@ def test_what_wrote_nothing_and_what_is_going_on(deals: Connection, cli: Run) ->
 @pytest.mark.parametrize("command", ["revert", "plan", "redo", "show", "diff"])
 def test_unknown_ids_are_1(deals: Connection, cli: Run, command: str) -> None:
     result = cli(command, "nobody", code=1)
-    assert result.stderr.startswith("error: there is no invocation 'nobody'\n") or (
-        result.stderr.startswith("error: There is no invocation 'nobody'.\n")
+    assert result.stderr.startswith("error: there is no call 'nobody'\n") or (
+        result.stderr.startswith("error: There is no call 'nobody'.\n")
     )
     assert '"agentundo log" lists what there is' in result.stderr
     assert result.stdout == ""
@@ -92,7 +92,7 @@ def test_an_unknown_run_and_filters_that_match_nothing(deals: Connection, cli: R
         result = cli("revert", *options, code=1)
         assert result.stderr == (
             "error: No call matches.\n"
-            "  hint: agentundo log with the same options shows what does.\n"
+            '  hint: "agentundo log" lists what there is. Check what was typed, and --scope.\n'
         )
 
 
@@ -111,7 +111,7 @@ def test_conflict_is_3_and_says_who_and_the_ways_out(deals: Connection, cli: Run
     assert (
         f"  public.deals (id=D-881): row_changed [stage] - changed since by {deals.info.user} at "
     ) in result.stderr
-    assert "  hint: Add --merge (puts back only" in result.stderr
+    assert "  hint: Add --on-conflict skip (leaves" in result.stderr
     assert "--on-conflict force (overwrites" in result.stderr
     assert "--on-conflict skip (leaves these rows)" in result.stderr
     assert "=>" not in result.stderr
@@ -125,7 +125,7 @@ def test_conflict_as_json(deals: Connection, cli: Run) -> None:
     answer = loaded(cli("revert", "call-1", "--json", code=3))
     assert (answer["status"], answer["total"]) == ("conflict", 1)
     assert answer["message"].startswith("1 row would overwrite later work")
-    assert answer["hint"].startswith("Add --merge")
+    assert answer["hint"].startswith("Add --on-conflict skip")
     assert answer["conflicts"] == [
         {
             "key": {"id": "D-881"},
@@ -161,8 +161,13 @@ def test_partial_is_3_and_says_which_rows(deals: Connection, cli: Run) -> None:
     )
     assert "\nLeft as it is, 1 row:\n- public.deals (id=D-881): row_changed [stage]" in said
     assert deals.execute("select count(*) from public.meetings").fetchone() == (0,)
+    # Again nothing goes back: no revert is made, and there is none to take back.
+    assert cli("revert", *options, code=3).stdout.startswith(
+        "not reverted: call-1, no row changed, 1 row left as it is\n\nLeft as it is, 1 row:\n"
+    )
     again = loaded(cli("revert", *options, "--json", code=3))
     assert (again["status"], again["rows_skipped"]) == ("partially_reverted", 1)
+    assert again["revert_id"] is None
     (left,) = again["left"]
     assert (left["relation"], left["key"], left["reason"]) == (
         "public.deals", {"id": "D-881"}, "row_changed",
@@ -229,18 +234,21 @@ def test_redo_shows_its_plan(deals: Connection, cli: Run) -> None:
         r"2 rows in 2 tables, .+\.\n",
         said,
     )
-    (row, _) = loaded(cli("redo", "call-1", "--dry-run", "--rows", "--json"))
+    (row, _) = loaded(cli("redo", "call-1", "--dry-run", "--rows", "--json"))["rows"]
     assert row["action"] in {"insert", "update"}
     cli("redo", "call-1")
     said = cli("redo", "call-1", "--dry-run").stdout
     assert said == "nothing to redo: no revert of it stands\n"
-    assert loaded(cli("redo", "call-1", "--dry-run", "--json")) == []
+    nothing: dict[str, list[str]] = {"effects": [], "uncovered": []}
+    assert loaded(cli("redo", "call-1", "--dry-run", "--json")) == {"counts": [], **nothing}
+    by_row = loaded(cli("redo", "call-1", "--dry-run", "--rows", "--json"))
+    assert by_row == {"rows": [], **nothing}
 
 
 def test_dry_run_by_row(deals: Connection, cli: Run) -> None:
     said = cli("revert", "call-1", "--dry-run", "--rows").stdout
     assert "\n   public.deals id=D-881: stage Won → Qualified\n" in said
-    (row,) = loaded(cli("revert", "call-1", "--dry-run", "--rows", "--json"))
+    (row,) = loaded(cli("revert", "call-1", "--dry-run", "--rows", "--json"))["rows"]
     assert (row["action"], row["status"]) == ("update", "ok")
 
 
@@ -280,7 +288,7 @@ def test_it_does_not_ask_what_would_be_refused(deals: Connection, dsn: str) -> N
         assert session.code == 3
         assert "[y/N]" not in session.text
         assert "error: 1 row would be overwritten or break a constraint." in session.text
-        assert "hint: Add --merge" in session.text
+        assert "hint: Add --on-conflict skip" in session.text
         assert ('"status": "conflict"' in session.text) == bool(options)
     assert_same(before, snapshot(deals, *TABLES))
 

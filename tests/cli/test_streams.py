@@ -99,7 +99,7 @@ def test_what_is_committed_is_told_elsewhere_and_is_no_failure(
     role = make_role()
     deals.execute("update public.deals set stage = 'Lost' where id = 'D-881'")  # in the way
     for arguments, code, told in (
-        (["revert", "call-1", "--on-conflict", "skip", "--yes"], 3, "partially reverted: call-1"),
+        (["revert", "call-1", "--on-conflict", "skip", "--yes"], 3, "not reverted: call-1"),
         (["revert", "call-2", "--yes", "--json"], 0, '"status": "reverted"'),
         (["redo", "call-2", "--yes"], 0, "redone: call-2"),
         (["hold", "call-1", "--reason", "r"], 0, "held: call-1, 1 change\n"),
