@@ -85,8 +85,8 @@ def cli_page() -> str:
         raise LookupError(f"reference.toml explains the JSON of other commands than {printing}")
     parts += [
         "## JSON\n",
-        "What `--json` prints, one document unless said. Numbers have all of their digits, times are"
-        " ISO 8601. Columns may be added.\n",
+        "What `--json` prints, one document unless said. Numbers have all of their digits, times"
+        " are ISO 8601. Columns may be added.\n",
         _table(["command", "prints"], [[f"`{name}`", WORDS["json"][name]] for name in printing]),
     ]
     return "\n".join(parts)
