@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from pyagentundo.errors import NotInstalled
 from pyagentundo.results import Conflict, Effect, Plan
-from pyagentundo.testing._state import SHOWN, DatabaseState, changed, differences
+from pyagentundo.testing._state import LARGE_OBJECTS, SHOWN, DatabaseState, changed, differences
 
 
 class NotReversible(AssertionError):
@@ -41,10 +41,14 @@ class Told:
     def rows(self, before: DatabaseState, after: DatabaseState, when: str) -> None:
         """Compare the rows of all tables."""
         found = differences(before.tables, after.tables)
-        untracked, untagged, different = [], [], []
+        untracked, untagged, different, made, objects = [], [], [], [], []
         for name, lines in found.items():
             stored = self._stored(name, before, after)
-            if not stored & set(self._tracked):
+            if name == LARGE_OBJECTS:
+                objects.append((name, lines))
+            elif name not in before.tables or name not in after.tables:
+                made.append((name, lines))
+            elif not stored & set(self._tracked):
                 untracked.append((name, lines))
             elif not stored & set(self._written):
                 untagged.append((name, lines))
@@ -62,6 +66,12 @@ class Told:
             'The action wrote over another connection: hand it the tagged DSN with via="dsn".',
         )
         self._add(f"Not what it was {when}:", different)
+        self._add("Made or dropped, which no undo takes back:", made)
+        self._add(
+            "Large objects, which no undo reaches:",
+            objects,
+            "They can be neither tracked nor left out: let the action not write any.",
+        )
 
     def definitions(self, before: DatabaseState, after: DatabaseState) -> None:
         """Compare how everything is defined, and which triggers are switched on."""

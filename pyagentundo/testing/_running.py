@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import inspect
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -186,6 +194,15 @@ def _installed() -> Asking[bool]:
 
 def _track(schemas: Collection[str]) -> Asking[None]:
     for schema in schemas:
+        ((there,),) = yield Query(
+            sql.SQL("select pg_catalog.to_regnamespace(pg_catalog.quote_ident(%s)) is not null"),
+            [schema],
+        )
+        if not there:
+            raise UsageError(
+                f"There is no schema {schema!r} to track.",
+                hint="Name it without quotes; the test's database has to have it already.",
+            )
         yield Query(
             sql.SQL("select agentundo.track_schema(pg_catalog.quote_ident(%s)::regnamespace)"),
             [schema],
@@ -237,9 +254,9 @@ def _require_sense(written: _Written, *, changes: bool, options: Options) -> Non
     if not written.ids and not changes and not written.untagged:
         raise UsageError(
             "The action wrote nothing, so there is nothing to undo.",
-            hint="Did it commit what it wrote?"
+            hint="Did it commit what it wrote, and did any row match?"
             if options.via == "dsn"
-            else 'If it connects by itself, hand it the tagged DSN: via="dsn".',
+            else 'Did any row match? If it connects by itself, hand it the tagged DSN: via="dsn".',
         )
 
 
@@ -403,13 +420,16 @@ async def _act_async(conn: psycopg.AsyncConnection[Any], id: str, action: Action
 
 def _statements(action: Any) -> list[str]:
     __tracebackhide__ = True
-    statements = [action] if isinstance(action, str) else list(action)
-    if not all(isinstance(one, str) for one in statements):
+    statements = [action] if isinstance(action, str) else action
+    if not isinstance(statements, Iterable):
+        statements = [statements]
+    found = list(statements)
+    if not all(isinstance(one, str) for one in found):
         raise UsageError(
             "The action is neither callable nor SQL as str.",
             hint="Give a function of the tagged connection, a statement, or several.",
         )
-    return statements
+    return found
 
 
 def _call(action: Action, argument: Any) -> Any:

@@ -24,6 +24,8 @@ Rows = list[tuple[Any, ...]]
 #: How many rows of each kind a message shows of a table.
 SHOWN = 10
 _LONGEST = 100
+#: What stands for them among the tables.
+LARGE_OBJECTS = "large objects"
 
 
 class Query(NamedTuple):
@@ -121,25 +123,40 @@ with rel as (
   from pg_class c join pg_namespace n on n.oid = relnamespace
   where relkind in ('r', 'p', 'm', 'f', 'v') and relpersistence <> 't'
     and nspname <> 'information_schema' and nspname not like 'pg\\_%' and nspname not in ({}))
-select 'table ' || name, concat_ws(' ', relkind, relpersistence, relowner::regrole, relrowsecurity,
-  relforcerowsecurity, relreplident, reloptions::text, relacl::text)
+select 'table ' || name, concat_ws(', ', case relkind when 'p' then 'partitioned'
+    when 'm' then 'materialized view' when 'f' then 'foreign' when 'v' then 'view' end,
+  case relpersistence when 'u' then 'unlogged' end, 'owned by ' || relowner::regrole,
+  case when relrowsecurity then 'row-level security' end,
+  case when relforcerowsecurity then 'forced row-level security' end,
+  case relreplident when 'n' then 'replica identity nothing' when 'f' then 'replica identity full'
+    when 'i' then 'replica identity by index' end,
+  'with ' || reloptions::text, 'granted ' || relacl::text)
 from rel
 union all
-select format('column %s.%I', name, attname), concat_ws(' ', format_type(atttypid, atttypmod),
-  attnotnull, attidentity, attgenerated, pg_get_expr(adbin, adrelid), attacl::text)
+select format('column %s.%I', name, attname), concat_ws(', ', format_type(atttypid, atttypmod),
+  case when attnotnull then 'not null' end,
+  case attidentity when 'a' then 'identity always' when 'd' then 'identity by default' end,
+  case attgenerated when '' then 'default ' when 'v' then 'generated ' else 'stored ' end
+    || pg_get_expr(adbin, adrelid), 'granted ' || attacl::text)
 from rel join pg_attribute on attrelid = rel.oid and attnum > 0 and not attisdropped
 left join pg_attrdef on adrelid = attrelid and adnum = attnum
 union all
 select format('constraint %I of %s', conname, name),
-  concat_ws(' ', pg_get_constraintdef(k.oid), convalidated)
+  pg_get_constraintdef(k.oid)
 from rel join pg_constraint k on conrelid = rel.oid
 union all
 select format('index %s', indexrelid::regclass),
-  concat_ws(' ', pg_get_indexdef(indexrelid), indisvalid, indisready)
+  concat_ws(', ', pg_get_indexdef(indexrelid), case when not indisvalid then 'invalid' end,
+    case when not indisready then 'not ready' end)
 from rel join pg_index on indrelid = rel.oid
 union all
-select format('policy %I of %s', polname, name), concat_ws(' ', polcmd, polpermissive,
-  polroles::text, pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid))
+select format('policy %I of %s', polname, name), concat_ws(', ',
+  'for ' || case polcmd when 'r' then 'select' when 'a' then 'insert' when 'w' then 'update'
+    when 'd' then 'delete' else 'all' end,
+  case when not polpermissive then 'restrictive' end,
+  'to ' || array(select case r when 0 then 'public' else r::regrole::text end
+    from unnest(polroles) r)::text,
+  'using ' || pg_get_expr(polqual, polrelid), 'check ' || pg_get_expr(polwithcheck, polrelid))
 from rel join pg_policy on polrelid = rel.oid
 union all
 select format('trigger %I of %s', tgname, name), case tgenabled when 'O' then 'enabled'
@@ -197,7 +214,7 @@ def database(ignore: Collection[str] = ()) -> Asking[DatabaseState]:
     """
     found = yield from all_tables(ignore)
     objects = yield Query(_LARGE_OBJECTS)
-    found["large objects"] = TableState(("oid", "md5"), tuple(objects), ("oid",))
+    found[LARGE_OBJECTS] = TableState(("oid", "md5"), tuple(objects), ("oid",))
     definitions = yield Query(_DEFINITIONS)
     sequences = yield Query(_SEQUENCES)
     return DatabaseState(found, dict(definitions), dict(sequences))

@@ -85,13 +85,28 @@ def test_writes_without_the_tag(db: Connection, dsn: str, capture: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "line"),
     [
-        ("alter table audit add extra int", "column public.audit.extra: new, integer f"),
+        ("alter table audit add extra int", "column public.audit.extra: new, integer\n"),
         ("alter table deals disable trigger quiet", "trigger quiet of public.deals: was enabled: "),
         ("alter table deals drop constraint positive", "constraint positive of public.deals: gone"),
         ("drop index by_stage", "index public.by_stage: gone, was CREATE INDEX by_stage"),
         ("create table more (n int)", "table public.more: new"),
         ("create or replace view v as select 1 as one", "view public.v: was  SELECT 2 AS one"),
-        ("alter table audit enable row level security", "table public.audit: was r p"),
+        (
+            "alter table audit enable row level security",
+            "table public.audit: was owned by postgres, is owned by postgres, row-level security\n",
+        ),
+        (
+            "create index i on audit (n)",
+            "index public.i: new, CREATE INDEX i ON public.audit USING btree (n)\n",
+        ),
+        (
+            "create policy mine on audit for select using (n > 0)",
+            "policy mine of public.audit: new, for select, to {public}, using (n > 0)\n",
+        ),
+        (
+            "alter table audit alter note set default 'x', alter note set not null",
+            "column public.audit.note: was text, is text, not null, default 'x'::text\n",
+        ),
     ],
 )
 def test_definitions_that_differ(db: Connection, statement: str, line: str) -> None:
@@ -102,13 +117,29 @@ def test_definitions_that_differ(db: Connection, statement: str, line: str) -> N
         "create function nothing() returns trigger language plpgsql as 'begin return new; end';"
         "create trigger quiet before update on deals for each row execute function nothing()"
     )
-    message = told(db, [WIN, statement])
+    line = line.replace("postgres", db.info.user)
+    message = f"{told(db, [WIN, statement])}\n"
     assert f"Defined otherwise; no undo takes back DDL:\n  {line}" in message
+
+
+def test_tables_that_are_made_or_dropped(db: Connection) -> None:
+    """Nobody is told to track a table that is gone."""
+    message = told(db, [WIN, "create table more (n int)", "drop table audit"])
+    assert (
+        "\n\nMade or dropped, which no undo takes back:\n"
+        "  public.audit\n    was there before\n  public.more\n    was not there before\n"
+    ) in message
+    assert "agentundo.track" not in message
 
 
 def test_large_objects(db: Connection) -> None:
     message = told(db, [WIN, "select lo_from_bytea(4711, 'pdf')"])
-    assert "large objects\n    + oid='4711', md5=" in message.replace("oid=4711", "oid='4711'")
+    assert (
+        "\n\nLarge objects, which no undo reaches:\n  large objects\n    + oid=4711, md5="
+    ) in message
+    assert message.endswith(
+        "\n  They can be neither tracked nor left out: let the action not write any."
+    )
 
 
 def test_what_left_the_database(db: Connection) -> None:
@@ -157,7 +188,10 @@ def test_long_tables_and_values_are_shortened(db: Connection) -> None:
         (lambda _: None, {"via": "dsn"}, "The action wrote nothing"),
         (lambda conn: conn.commit(), {}, "The action ended the transaction"),
         (lambda conn: conn.execute("commit"), {}, "The action ended the transaction"),
+        ("", {}, "The action wrote nothing"),
         ([WIN, 1], {}, "neither callable nor SQL"),
+        (42, {}, "neither callable nor SQL"),
+        (WIN, {"track": "nowhere"}, "There is no schema 'nowhere' to track"),
         (WIN, {"via": "dsn"}, "has to be a function of a DSN"),
         (WIN, {"via": "url"}, "via is 'url', neither 'connection' nor 'dsn'"),
         (WIN, {"ignore": ["gone"]}, "There is no table 'gone'"),
