@@ -213,23 +213,49 @@ order by r.relation
 """
 
 
+# Tracked tables whose row-level security applies to a role, by PostgreSQL's own rule.
+_BOUND = """\
+select r.relation
+from agentundo.tracked r join pg_roles t on t.rolname = %(role)s
+join (pg_class c join pg_namespace n on n.oid = c.relnamespace)
+  on format('%%I.%%I', n.nspname, c.relname) = r.relation
+where c.relrowsecurity and not t.rolsuper and not t.rolbypassrls
+  and (c.relforcerowsecurity or not pg_has_role(t.oid, c.relowner, 'usage'))
+order by r.relation
+"""
+
+
 def unread_by(conn: Connection, role: str) -> list[dict[str, Any]]:
     """Return what a role that plans or reads does not see, because it may not SELECT it."""
     if not any(is_member(conn, role, f"agentundo_{kind}") for kind in _PLANNERS):
         return []
+    found = []
+    bound = conn.execute(_BOUND.encode(), {"role": role}).fetchall()
+    if bound:
+        listed = ", ".join(row["relation"] for row in bound)
+        found.append(
+            finding(
+                "warning",
+                role,
+                f"row-level security of {listed} applies to {role}: it can undo nothing there, and"
+                " sees no history",
+                "Undo as a role with BYPASSRLS, or as the owner where it is not forced.",
+            )
+        )
     rows = conn.execute(_UNREAD.encode(), {"role": role}).fetchall()
     if not rows:
-        return []
+        return found
     listed = ", ".join(row["relation"] for row in rows)
     whose = "its" if len(rows) == 1 else "their"
     return [
+        *found,
         finding(
             "info",
             role,
             f"{role} may not read {listed}: plans, diffs and histories leave {whose} rows' keys and"
             " values out",
             f"grant select on {listed} to {rows[0]['quoted']};",
-        )
+        ),
     ]
 
 

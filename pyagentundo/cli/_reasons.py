@@ -13,7 +13,7 @@ REASONS = {
     "missing_parent": "the row that it refers to is not there",
     "schema_changed": "its former values do not fit the table any more",
     "constraint": "a constraint does not let it back",
-    "not_visible": "you may not see this row",
+    "not_visible": "row-level security of the table applies to you",
     "erased": "its history was erased",
 }
 WRITTEN = ("row_changed", "row_rewritten", "row_deleted", "row_exists")

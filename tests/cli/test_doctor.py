@@ -79,6 +79,33 @@ def test_doctor_says_whose_select_is_missing(
     assert "may not read" not in cli("doctor", *as_role).stdout
 
 
+def test_row_level_security_keeps_from_undo(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole
+) -> None:
+    """Whatever the policies let a role see: history does not carry them."""
+    role = make_role(member_of="agentundo_app")
+    deals.execute(
+        "alter table public.deals enable row level security;"
+        "create policy everything on public.deals using (true);"
+        f"grant select, update on public.deals to {role}".encode()
+    )
+    as_role = ("--dsn", psycopg.conninfo.make_conninfo(dsn, user=role))
+    said = cli("plan", "call-1", *as_role, code=3).stdout
+    assert "- public.deals: not_visible - row-level security of the table applies to you" in said
+    assert (
+        f"warning: {role}: row-level security of public.deals applies to {role}: it can undo nothing"
+        " there, and sees no history\n"
+        "    Undo as a role with BYPASSRLS, or as the owner where it is not forced.\n"
+    ) in cli("doctor", "--role", role).stdout
+    assert "row-level" not in cli("doctor").stdout
+    deals.execute(f"alter role {role} bypassrls".encode())
+    assert "row-level" not in cli("doctor", "--role", role).stdout
+    assert (
+        "   public.deals id=D-881: stage Won → Qualified\n"
+        in cli("plan", "call-1", *as_role).stdout
+    )
+
+
 @pytest.mark.parametrize("kind", ["operator", "auditor"])
 def test_a_table_in_a_schema_that_the_role_may_not_use(
     deals: Connection, dsn: str, cli: Run, make_role: MakeRole, kind: str

@@ -140,6 +140,10 @@ def test_what_the_role_may_not_create_is_said(bare_dsn: str, cli: Run, make_role
     assert f"note: {role} may not create event triggers" in result.stderr
     assert 'run "agentundo sync" after every migration' in result.stderr
     assert (
+        "; before that tagged writes to a changed table are refused, and with --capture all"
+        " everybody's."
+    ) in result.stderr
+    assert (
         "agentundo.sync()" not in result.stderr.partition("followed only by")[2].partition("(")[2]
     )
 

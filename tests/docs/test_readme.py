@@ -114,12 +114,23 @@ def test_three_costs_are_those_that_were_measured() -> None:
 def test_first_sentence_and_set_up_commands() -> None:
     first = next(line for line in TEXT.splitlines() if line and not line.startswith("#"))
     assert "never anybody's later edits" in first
+    assert "with `--capture all`" in first
     assert first.count(". ") == 0
     for command in (
         'pip install ".[demo]" && agentundo demo',
         'pip install ".[test]" && pytest -n auto --few 4',
     ):
         assert f"```sh\n{command}\n```" in TEXT
+
+
+def test_what_is_damaged_is_what_was_measured() -> None:
+    page = (pages.DOCS / "interference.md").read_text(encoding="utf-8")
+    measured = dict(re.findall(r"^\| `(\w+`: [\w+ ]+) \| ([\d,]+) \|", page, re.MULTILINE))
+    ways = ("abort", "skip", "merge", "skip + merge")
+    assert {measured[f"all`: {way}"] for way in ways} == {"0"}
+    agent = [measured[f"agent`: {way}"] for way in ways]
+    assert "it was in {} (`abort`), {} (`skip`), {} (`merge`), {} (both)".format(*agent) in TEXT
+    assert "1,000 histories, seed 1" in page
 
 
 def test_what_pools_do_to_tags_is_said_beside_the_sql(db: Connection, dsn: str) -> None:
