@@ -141,7 +141,7 @@ def invocation(conn: Connection, id: str) -> DictRow:  # noqa: A002 - as the col
     found = conn.execute("select * from agentundo.invocations where id = %s", [id]).fetchall()
     if not found:
         raise InvocationNotFound(
-            f"There is no invocation {id!r}.", hint='"agentundo log" lists what there is.'
+            f"There is no call {id!r}.", hint='"agentundo log" lists what there is.'
         )
     return found[0]
 

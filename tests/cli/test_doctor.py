@@ -93,8 +93,8 @@ def test_row_level_security_keeps_from_undo(
     said = cli("plan", "call-1", *as_role, code=3).stdout
     assert "- public.deals: not_visible - row-level security of the table applies to you" in said
     assert (
-        f"warning: {role}: row-level security of public.deals applies to {role}: it can undo nothing"
-        " there, and sees no history\n"
+        f"warning: {role}: row-level security of public.deals applies to {role}: it can undo"
+        " nothing there, and sees no history\n"
         "    Undo as a role with BYPASSRLS, or as the owner where it is not forced.\n"
     ) in cli("doctor", "--role", role).stdout
     assert "row-level" not in cli("doctor").stdout
