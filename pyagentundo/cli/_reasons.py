@@ -5,7 +5,7 @@ from __future__ import annotations
 #: What the reasons of a plan mean. Those of `WRITTEN` are somebody's writes.
 REASONS = {
     "row_changed": "changed since",
-    "row_rewritten": "written again since, with the same values,",
+    "row_rewritten": "written again since, with the values that the call left,",
     "row_deleted": "deleted since",
     "row_exists": "a row with this key was made since",
     "unique_taken": "another row has its unique value now",

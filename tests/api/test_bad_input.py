@@ -520,7 +520,7 @@ def test_what_is_not_there(undo: AgentUndo, db: Connection) -> None:
     for call in (undo.get, undo.plan, undo.revert, undo.redo, undo.diff, undo.plan_summary):
         with pytest.raises(InvocationNotFound, match="nobody"):
             call("nobody")
-    with pytest.raises(InvocationNotFound, match="There is no invocation 'nobody'."):
+    with pytest.raises(InvocationNotFound, match=r"There is no invocation 'nobody'\."):
         undo.get("nobody")
     with pytest.raises(InvocationNotFound, match="no run 'nobody'"):
         undo.revert_run("nobody")

@@ -296,7 +296,8 @@ def test_a_conflict_with_an_uncaptured_write_says_so(deals: Connection, cli: Run
     [
         (
             "update public.deals set stage = stage",
-            "row_rewritten [stage] - written again since, with the same values, by postgres at ",
+            "row_rewritten [stage] - written again since, with the values that the call left, by"
+            " postgres at ",
         ),
         ("delete from public.deals", "row_deleted - deleted since by postgres at "),
     ],

@@ -339,6 +339,11 @@ def test_history_of_what_is_none(deals: Connection, cli: Run) -> None:
     assert said == (
         'error: public.plain is not tracked\n  hint: "agentundo status" lists what is.\n'
     )
+    said = cli("history", "public.meetings", "abc", code=1).stderr
+    assert said == (
+        'error: invalid input syntax for type integer: "abc"\n'
+        "  hint: The key columns have other types: give a value that each of them can hold.\n"
+    )
     said = cli("history", "public.none", "1", code=1).stderr
     assert said == (
         'error: relation "public.none" does not exist\n  hint: Write it with its schema, such as'

@@ -174,6 +174,32 @@ def test_partial_is_3_and_says_which_rows(deals: Connection, cli: Run) -> None:
     )  # fmt: skip
 
 
+def test_a_revert_that_does_nothing_names_no_other_ones(deals: Connection, cli: Run) -> None:
+    deals.execute(
+        "alter table public.meetings add foreign key (deal) references public.deals;"
+        "select agentundo.sync()"
+    )
+    writes(deals, "call-3", "insert into public.deals values ('D-9', 'New', 1)", run="k")
+    writes(deals, "call-4", "update public.deals set amount = 5 where id = 'D-882'", run="k")
+    deals.execute("insert into public.meetings values (9, 'D-9', 'Lunch')")
+    cli("revert", "call-4")
+    for options in (("--run", "k"), ("--last",), ("call-3",)):
+        said = cli("revert", *options, "--on-conflict", "skip", code=3).stdout
+        assert said.startswith("not reverted: call-3, no row changed, 1 row left as it is\n\nLeft")
+        assert "revert id" not in said
+        assert "redo" not in said
+    answer = loaded(cli("revert", "--run", "k", "--on-conflict", "skip", "--json", code=3))
+    assert (answer["revert_id"], answer["effects"], answer["uncovered"]) == (None, [], [])
+
+
+def test_what_left_the_database_is_told_with_what_was_done(deals: Connection, cli: Run) -> None:
+    deals.execute("select agentundo.record_effect('call-1', 'mail', 'none', 'the offer')")
+    for command in ("plan", "revert"):
+        (effect,) = loaded(cli(command, "call-1", "--json"))["effects"]
+        assert (effect["name"], effect["kind"], effect["summary"]) == ("mail", "none", "the offer")
+    assert loaded(cli("redo", "call-1", "--json"))["effects"] == []
+
+
 def test_force_wants_a_person_and_a_reason(deals: Connection, cli: Run) -> None:
     deals.execute("update public.deals set stage = 'Negotiation' where id = 'D-881'")
     result = cli("revert", "call-1", "--on-conflict", "force", code=5)
