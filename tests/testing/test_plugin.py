@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -67,6 +68,44 @@ def test_a_suite(suite: pytest.Pytester, bare_dsn: str) -> None:
     result.stdout.fnmatch_lines(
         ["*sequences, which are not rewound*", "public.audit_n_seq: was unused, is 1"]
     )
+
+
+def test_in_a_transaction_of_the_fixture_nothing_stays(
+    suite: pytest.Pytester, bare_dsn: str
+) -> None:
+    """As docs/testing.md says of a fixture that begins one."""
+    with psycopg.connect(bare_dsn) as conn:
+        conn.execute(TABLES.encode())
+    suite.makeconftest(f"""
+        import psycopg, pytest
+        pytest_plugins = ["pyagentundo.testing"]
+
+        @pytest.fixture
+        def agentundo_db():
+            with psycopg.connect({bare_dsn!r}) as conn:
+                conn.execute("select 1")
+                yield conn
+                conn.rollback()
+    """)
+    suite.makepyfile(f"""
+        import psycopg
+
+        def test_ddl(assert_reversible):
+            assert_reversible([{WIN!r}, "drop table audit"])
+
+        def test_row(assert_reversible):
+            assert_reversible([{WIN!r}, "insert into audit (note) values ('x')"])
+
+        def test_dsn(assert_reversible):
+            assert_reversible(lambda url: psycopg.connect(url).close(), via="dsn")
+    """)
+    result = run(suite)
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["E   *table public.audit: gone, was*"])
+    result.stdout.fnmatch_lines(["E   *A transaction is open on the connection of the test*"])
+    with psycopg.connect(bare_dsn) as conn:
+        assert conn.execute("select stage from deals where id = 1").fetchone() == ("Open",)
+        assert conn.execute("select count(*) from audit").fetchone() == (0,)
 
 
 def test_a_failure_is_readable(suite: pytest.Pytester) -> None:
