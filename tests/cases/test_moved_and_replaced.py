@@ -194,3 +194,51 @@ def test_a_row_that_the_agent_wrote_as_it_was_holds_no_merge_up_once_it_is_gone(
     revert(deals, "agent", merge=True)
     left = [] if "delete" in others else [(9, "New", "eve", 3)]
     assert rows(deals, "select * from deals order by 1") == [(4, "Offered", "ann", 9), *left]
+
+
+@pytest.mark.parametrize(
+    "others", ["delete from deals where id = 5", "update deals set id = 9 where id = 5"]
+)
+@pytest.mark.parametrize("capture", ["agent", "all"])
+def test_a_row_does_not_come_back_to_a_key_at_which_the_agent_made_another(
+    deals: Connection, capture: str, others: str
+) -> None:
+    """It stood at its new key, and somebody has taken it from there."""
+    track(deals, "deals", capture=capture)
+    write(
+        deals,
+        "update deals set id = 5 where id = 4",
+        "insert into deals values (4, 'New', 'bot', 0)",
+        tag="agent",
+    )
+    deals.execute(others.encode())
+    now = everything(deals)
+    for mode in ("abort", "cascade"):
+        assert_refused(deals, "agent", on_conflict=mode)
+    assert_refused(deals, "agent", merge=True)
+    assert_same(now, everything(deals))
+    revert(deals, "agent", on_conflict="skip")
+    assert rows(deals, "select owner from deals where owner = 'ann'") == (
+        [] if "delete" in others else [("ann",)]
+    )
+
+
+def test_a_note_stays_with_the_row_whatever_keys_were_passed_on(deals: Connection) -> None:
+    """The agent shifts all keys and deletes one of the rows; somebody notes something at another."""
+    track(deals, "deals", capture="all")
+    deals.execute("insert into deals values (5, 'Won', 'mia', 1)")
+    write(
+        deals,
+        "update deals set id = id - 1 where id >= 4",
+        "delete from deals where id = 4",
+        tag="agent",
+    )
+    deals.execute("update deals set stage = 'Lost' where id = 3")
+    now = everything(deals)
+    assert_refused(deals, "agent", merge=True)
+    assert_same(now, everything(deals))
+    revert(deals, "agent", on_conflict="skip", merge=True)
+    assert rows(deals, "select * from deals order by id") == [
+        (1, "New", "eve", 3),
+        (3, "Lost", "ann", 9),
+    ]

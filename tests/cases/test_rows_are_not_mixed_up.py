@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,7 +20,7 @@ from tests.support.undoing import track
 
 pytestmark = pytest.mark.core
 
-MODES = {
+MODES: dict[str, dict[str, Any]] = {
     "abort": {},
     "merge": {"merge": True},
     "skip": {"on_conflict": "skip"},
