@@ -224,7 +224,7 @@ def test_a_row_does_not_come_back_to_a_key_at_which_the_agent_made_another(
 
 
 def test_a_note_stays_with_the_row_whatever_keys_were_passed_on(deals: Connection) -> None:
-    """The agent shifts all keys and deletes one of the rows; somebody notes something at another."""
+    """The agent shifts all keys and deletes a row; somebody notes something at another."""
     track(deals, "deals", capture="all")
     deals.execute("insert into deals values (5, 'Won', 'mia', 1)")
     write(
