@@ -50,15 +50,15 @@ $body$
   with recursive {{key_images}},
   said as materialized (
     select i.change, i.old, i.tid, {{i_keys}},
-      case when not c.single then dense_rank() over (partition by i.change order by row({{said}})::record using operator(pg_catalog.*<)) end as says
+      dense_rank() over (order by i.change, case when not c.single then row({{said}})::record end using operator(pg_catalog.*<)) as says
     from (select change, count(*) = 2 as single from image group by change having count(*) > 2 or change in (select change from turnover)) c
     join image i using (change) join lateral (select * from {{history}} h where h.ctid = i.tid offset 0) h on true),
   balance as materialized (
     select change, says, count(*) filter (where old) as olds, count(*) filter (where not old) as news from said group by change, says),
   link as materialized (
     select row_number() over (order by o.change, o.tid) as n, o.change, o.tid as old, n.tid as new, {{stayed}} as stayed
-    from said o join said n on n.change = o.change and not n.old and n.says is not distinct from o.says
-    join balance b on b.change = o.change and b.says is not distinct from o.says and b.olds = 1 and b.news = 1
+    from said o join said n on n.says = o.says and not n.old
+    join balance b on b.says = o.says and b.olds = 1 and b.news = 1
     where o.old and o.change not in (select u.change from balance u where u.olds <> u.news)),
   moving as materialized (select change from turnover union select change from link where not stayed),
   item as materialized (

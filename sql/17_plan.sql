@@ -579,8 +579,9 @@ begin
   if from_step is null or from_step < 1 then
     perform agentundo._fail('22023', format('agentundo: from_step is %s, not a number from 1', coalesce(from_step::text, 'NULL')), 'Steps count from 1.');
   end if;
-  with member as (
-    select i.id, i.step, i.created_at as at from agentundo._invocation i where i.run = _members.run
+  with member (id, step, at) as (
+    select i.id, coalesce(i.step, (select min(c.step) from agentundo._change c where c.invocation = i.id and c.run = i.run)), i.created_at as at
+    from agentundo._invocation i where i.run = _members.run
     union all
     select c.invocation, min(c.step), min(c.at) from agentundo._change c
     where c.run = _members.run and c.invocation is not null

@@ -559,6 +559,9 @@ declare
   decided pg_snapshot;
   strong regclass[] := array[]::regclass[];
 begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform from agentundo._tracked t where t.id = any (tables) for share;  -- 40001 where it was untracked, or altered, since
+  end if;
   perform agentundo._require_workers(), agentundo._require_rights(tables);
   perform agentundo._follow(tables);
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.

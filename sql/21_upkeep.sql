@@ -387,7 +387,9 @@ begin
   delete from agentundo._reverted r using unnest(old) o (change) where o.change = r.change;
   delete from agentundo._change c using unnest(old) o (change) where o.change = c.change;
   get diagnostics gone.changes = row_count;
+  update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (doomed);  -- who has an older snapshot fails (40001)
   doomed := array(select d from unnest(doomed) d where not exists (select from agentundo._change c where c.invocation = d));
+  gone.invocations := cardinality(doomed);
   delete from agentundo._effect e where e.invocation = any (doomed);
   update agentundo._invocation i set purged_at = clock_timestamp() where i.id = any (doomed);
   if gone.changes > 0 then

@@ -2176,13 +2176,7 @@ begin
   end if;
   -- Whoever truncates, and captured or not: rows that are there afterwards are not those of before, however
   -- equal they look.
-  begin
-    update agentundo._member x set emptied = agentundo._last_change(), filenode = null where x.relation = tg_relid;
-  exception when serialization_failure then
-    if tag is not null then
-      raise;
-    end if;  -- someone has emptied it since this snapshot and left his mark: nobody's TRUNCATE fails because of ours
-  end;
+  update agentundo._member x set emptied = agentundo._last_change(), filenode = null where x.relation = tg_relid;
   if tag is null and t.capture = 'agent' then
     return null;
   end if;
@@ -5182,15 +5176,15 @@ $body$
   with recursive {{key_images}},
   said as materialized (
     select i.change, i.old, i.tid, {{i_keys}},
-      case when not c.single then dense_rank() over (partition by i.change order by row({{said}})::record using operator(pg_catalog.*<)) end as says
+      dense_rank() over (order by i.change, case when not c.single then row({{said}})::record end using operator(pg_catalog.*<)) as says
     from (select change, count(*) = 2 as single from image group by change having count(*) > 2 or change in (select change from turnover)) c
     join image i using (change) join lateral (select * from {{history}} h where h.ctid = i.tid offset 0) h on true),
   balance as materialized (
     select change, says, count(*) filter (where old) as olds, count(*) filter (where not old) as news from said group by change, says),
   link as materialized (
     select row_number() over (order by o.change, o.tid) as n, o.change, o.tid as old, n.tid as new, {{stayed}} as stayed
-    from said o join said n on n.change = o.change and not n.old and n.says is not distinct from o.says
-    join balance b on b.change = o.change and b.says is not distinct from o.says and b.olds = 1 and b.news = 1
+    from said o join said n on n.says = o.says and not n.old
+    join balance b on b.says = o.says and b.olds = 1 and b.news = 1
     where o.old and o.change not in (select u.change from balance u where u.olds <> u.news)),
   moving as materialized (select change from turnover union select change from link where not stayed),
   item as materialized (
@@ -6387,8 +6381,9 @@ begin
   if from_step is null or from_step < 1 then
     perform agentundo._fail('22023', format('agentundo: from_step is %s, not a number from 1', coalesce(from_step::text, 'NULL')), 'Steps count from 1.');
   end if;
-  with member as (
-    select i.id, i.step, i.created_at as at from agentundo._invocation i where i.run = _members.run
+  with member (id, step, at) as (
+    select i.id, coalesce(i.step, (select min(c.step) from agentundo._change c where c.invocation = i.id and c.run = i.run)), i.created_at as at
+    from agentundo._invocation i where i.run = _members.run
     union all
     select c.invocation, min(c.step), min(c.at) from agentundo._change c
     where c.run = _members.run and c.invocation is not null
@@ -7057,6 +7052,9 @@ declare
   decided pg_snapshot;
   strong regclass[] := array[]::regclass[];
 begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform from agentundo._tracked t where t.id = any (tables) for share;  -- 40001 where it was untracked, or altered, since
+  end if;
   perform agentundo._require_workers(), agentundo._require_rights(tables);
   perform agentundo._follow(tables);
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
@@ -8184,7 +8182,9 @@ begin
   delete from agentundo._reverted r using unnest(old) o (change) where o.change = r.change;
   delete from agentundo._change c using unnest(old) o (change) where o.change = c.change;
   get diagnostics gone.changes = row_count;
+  update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (doomed);  -- who has an older snapshot fails (40001)
   doomed := array(select d from unnest(doomed) d where not exists (select from agentundo._change c where c.invocation = d));
+  gone.invocations := cardinality(doomed);
   delete from agentundo._effect e where e.invocation = any (doomed);
   update agentundo._invocation i set purged_at = clock_timestamp() where i.id = any (doomed);
   if gone.changes > 0 then
