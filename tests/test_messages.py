@@ -21,7 +21,7 @@ from tests.support.messages import Message
 #: Do not reach the caller: the revert lets go and begins anew. With what he gets instead.
 NEVER_SEEN = {
     "the work changed while it was being locked": "somebody holds rows or tables of this undo",
-    "locking the rows took too long": "somebody holds rows or tables of this undo",
+    "a row changed before it was locked": "somebody holds rows or tables of this undo",
     "it is not a table": "nothing: no kind of relation is left for it",
     "a row came and went while it was being put back": "itself, if lock_timeout is over by then:"
     " a race of two statements that no test can time",

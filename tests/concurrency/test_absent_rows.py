@@ -6,7 +6,8 @@ import pytest
 
 from tests.concurrency.conftest import NewSession
 from tests.conftest import Connection
-from tests.support.undo import plan, redo, refused, revert, rows, scalar, write
+from tests.support.state import assert_same, snapshot
+from tests.support.undo import plan, redo, refused, revert, rows, scalar, tag, write
 
 pytestmark = pytest.mark.core
 
@@ -123,3 +124,37 @@ def test_an_undo_that_found_a_row_gone_says_nothing_of_an_insert_beside_it(
     write(db, "y", "update r set v = 9 where id = 1")
     assert revert(db, ["h", "y"]).counts == (1, 0, 0, 0, 0)
     assert absent(db)
+
+
+def test_a_cascade_takes_along_who_took_the_parent_before_and_committed_after(
+    db: Connection, session: NewSession
+) -> None:
+    """A deferred key lets him: of two tables the numbers of changes do not tell who was first."""
+    db.execute(
+        "create table parent (id int primary key);"
+        "create table child (id int primary key,"
+        " parent int references parent deferrable initially deferred);"
+        "select agentundo.track('parent'), agentundo.track('child')"
+    )
+    db.execute("insert into parent values (1); insert into child values (1, 1)")
+    tables = ("public.parent", "public.child")
+    before = snapshot(db, *tables)
+    other = session()
+    other.run("begin")
+    tag(other.conn, "other")
+    other.run("delete from parent")
+    write(db, "agent", "delete from child")
+    other.run("commit")
+
+    planned = plan(db, "agent", on_conflict="cascade")
+    assert sorted((row.relation, row.invocation, row.action, row.status) for row in planned) == [
+        ("public.child", "agent", "insert", "ok"),
+        ("public.parent", "other", "insert", "ok"),
+    ]
+    with refused("UN001") as caught:
+        revert(db, "agent")
+    assert caught.reasons == ["missing_parent"]
+    result = revert(db, "agent", on_conflict="cascade")
+    assert (result.status, result.counts) == ("reverted", (0, 2, 0, 0, 0))
+    assert sorted(result.invocations) == ["agent", "other"]
+    assert_same(before, snapshot(db, *tables))

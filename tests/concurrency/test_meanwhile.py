@@ -13,7 +13,7 @@ from tests.conftest import Connect, Connection
 from tests.support.deals import TABLES
 from tests.support.sessions import PATIENT, outcome
 from tests.support.state import assert_same, snapshot
-from tests.support.undo import plan, refused, revert, write
+from tests.support.undo import plan, redo, refused, revert, rows, write
 
 pytestmark = pytest.mark.core
 
@@ -127,3 +127,37 @@ def test_all_writes_are_to_be_captured_while_a_migration_is_under_way(
         "select capture, health from agentundo.tracked where relation = 'public.deals'"
     )
     assert found.fetchall() == [("all", "ok")]
+
+
+@pytest.mark.parametrize("found", ["id = 1", "id > 5"], ids=["updated", "inserted"])
+def test_a_column_is_added_while_the_table_is_waited_for_and_nobody_follows(
+    db: Connection, session: NewSession, found: str
+) -> None:
+    """Without our event triggers, as where the installer was no superuser."""
+    db.execute("drop event trigger agentundo_ddl; drop event trigger agentundo_drop")
+    before = snapshot(db, *TABLES)
+    did = "insert into deals values (6, 'Won', 'bot', 0)" if ">" in found else ""
+    write(db, "agent", did or "update deals set stage = 'Won' where id = 1")
+    migration, reverter = session(), session(options=STUBBORN)
+    migration.run(
+        "begin",
+        "alter table deals add column rank text not null default 'then'",
+        "alter table deals alter rank set default 'now'",
+    )
+    running = reverter.later(revert, reverter.conn, "agent")
+    reverter.wait_until_blocked(running, by=migration)
+    migration.run("commit")
+    result = outcome(running)
+    assert (result.status, sum(result.counts)) == ("reverted", 1)
+    assert rows(db, "select distinct rank from deals") == [("then",)]
+
+    result = redo(db, "agent")
+    assert (result.status, sum(result.counts)) == ("reverted", 1)
+    done = "select stage, owner, amount, rank from deals where " + found
+    expected = ("Won", "bot", 0, "then") if did else ("Won", "eve", 100, "then")
+    assert rows(db, done) == [expected]
+    assert rows(db, "select distinct rank from deals") == [("then",)]
+
+    assert revert(db, "agent").status == "reverted"
+    db.execute("alter table deals drop column rank")
+    assert_same(before, snapshot(db, *TABLES))

@@ -15,7 +15,7 @@ import pytest
 from tests.concurrency.conftest import NewSession
 from tests.conftest import Connection
 from tests.support.deals import TABLES, deal
-from tests.support.sessions import Session, failure, outcome
+from tests.support.sessions import PATIENT, Session, failure, outcome
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import Result, plan, refused, revert, rows, scalar, status, tag, write
 from tests.support.undoing import triggers
@@ -559,4 +559,45 @@ def test_long_open_transaction_changes_nothing(
     assert (result.status, result.counts) == ("reverted", (0, 1, 5, 0, 0))
     assert_same(before, snapshot(db, *TABLES))
     old.run("commit")
+    assert_same(before, snapshot(db, *TABLES))
+
+
+def test_many_rows_of_two_tables_go_back_however_long_it_takes_to_lock_them(
+    db: Connection, session: NewSession
+) -> None:
+    """Nobody is there to give way to."""
+    db.execute(
+        "create table many (id int primary key, v text);"
+        "insert into many select n, 'old' from generate_series(1, 8000) n;"
+        "create table few (id int primary key, v text); insert into few values (1, 'old');"
+        "select agentundo.track('many'); select agentundo.track('few')"
+    )
+    tables = ("public.many", "public.few")
+    before = snapshot(db, *tables)
+    write(db, "agent", "update few set v = 'agent'; update many set v = 'agent'")
+    reverter = session(options=f"{PATIENT} -c deadlock_timeout=8ms -c lock_timeout=4s")
+    result = revert(reverter.conn, "agent")
+    assert (result.status, result.counts) == ("reverted", (0, 0, 8001, 0, 0))
+    assert_same(before, snapshot(db, *tables))
+
+
+@pytest.mark.parametrize("timeout", ["1ms", "2ms", "3ms"])
+def test_lock_timeout_holds_where_deadlocks_are_looked_for_at_once(
+    db: Connection, session: NewSession, timeout: str
+) -> None:
+    """A wait of less than a millisecond is none, not one without end."""
+    before = snapshot(db, *TABLES)
+    write(db, "agent", "update deals set stage = 'Won' where id = 1")
+    edited = snapshot(db, *TABLES)
+    person = session()
+    impatient = f"-c statement_timeout=5s -c deadlock_timeout={timeout} -c lock_timeout=300ms"
+    reverter = session(options=impatient)
+    person.run("begin", "select from deals where id = 1 for update")
+    with refused("55P03") as caught:
+        revert(reverter.conn, "agent")
+    assert "somebody holds rows or tables of this undo for longer than" in caught.message
+    assert_same(edited, snapshot(db, *TABLES))
+    assert scalar(reverter.conn, "show lock_timeout") == "300ms"
+    person.run("rollback")
+    assert revert(reverter.conn, "agent").status == "reverted"
     assert_same(before, snapshot(db, *TABLES))
