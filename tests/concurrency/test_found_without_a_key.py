@@ -138,6 +138,35 @@ def test_a_child_that_a_person_thinks_better_of_is_no_obstacle(
     assert all(rows(parents, f"select * from {child}") == [] for child in CHILDREN)
 
 
+@pytest.mark.parametrize("parts", ["", "partition by list (id)"], ids=["whole", "partitioned"])
+@pytest.mark.parametrize("action", ["cascade", "set null", "set default", "no action"])
+def test_a_child_that_comes_to_a_new_value_is_not_taken_along_to_the_old_one(
+    db: Connection, session: NewSession, action: str, parts: str
+) -> None:
+    """Nor emptied: the update goes back where nobody has come to refer to what it made."""
+    db.execute(f"create table parent (id int unique, v text) {parts}".encode())
+    if parts:
+        db.execute("create table parent_1 partition of parent for values in (1, 2)")
+    db.execute(
+        "create table child (id int primary key, parent int default 7"
+        f" references parent (id) on update {action} on delete {action});"
+        "insert into parent values (1, 'x'); select agentundo.track('parent')".encode()
+    )
+    write(db, "agent", "update parent set id = 2")
+    person, reverter = session(), session(options=STUBBORN)
+    person.run("begin", "insert into child values (1, 2)")
+    running = reverter.later(revert, reverter.conn, "agent")
+    reverter.wait_until_blocked(running, by=person)
+    person.run("commit")
+    error = failure(running)
+    assert error.sqlstate == "UN001"
+    assert "has_dependents (child_parent_fkey)" in str(error.diag.message_primary)
+    assert rows(db, "select * from parent") == [(2, "x")]
+    assert rows(db, "select * from child") == [(1, 2)]
+    assert status(db, "agent") == "committed"
+    assert_keys_hold(db)
+
+
 # People who go on writing -----------------------------------------------------------------------
 
 PEOPLE = 4

@@ -181,6 +181,19 @@ def test_a_write_of_a_transaction_that_began_before_its_table_was_tracked(
     ]
 
 
+def test_a_write_that_nobody_captures_does_not_mind_when_its_table_was_tracked(
+    db: Connection, early: Callable[[], Session]
+) -> None:
+    db.execute("create table fresh (id int primary key)")
+    person = early()
+    db.execute("select agentundo.track('fresh', 'agent')")
+    person.run("insert into fresh values (1)", "update fresh set id = 2", "truncate fresh")
+    person.run("insert into fresh values (3)", "commit")
+    assert rows(db, "select * from fresh") == [(3,)]
+    assert rows(db, "select * from agentundo.changes") == []
+    assert_captured(db, "public.fresh")
+
+
 def test_a_write_to_a_partition_that_is_younger_than_the_transaction(
     db: Connection, early: Callable[[], Session]
 ) -> None:
