@@ -20,7 +20,7 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     [
         "show X", "diff X", "plan X", "revert X", "redo X", "log X", "log --run X", "log --since X",
         "plan --tool X", "revert a --reason X", "hold X --reason r", "hold a --reason X",
-        "history X a", "history t X", "events --kind X", "events --scope X", "grant X --as agent",
+        "history X a", "history t X", "events --scope X", "grant X --as agent",
         "doctor --role X", "track X", "track --schema X", "untrack X", "sync X",
         "purge --older-than X", "erase X a --reason r", "erase t a --reason X", "--dsn X log",
         "log --dsn X", "exec --actor X true",

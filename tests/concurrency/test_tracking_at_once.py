@@ -213,50 +213,28 @@ def test_a_write_to_a_partition_that_is_younger_than_the_transaction(
     assert rows(db, "select * from fresh") == [(1,)]
 
 
-@pytest.mark.parametrize("since", ["sync", "truncate", "sync and truncate"])
-def test_a_persons_truncate_never_fails_because_of_us(
-    db: Connection, early: Callable[[], Session], since: str
-) -> None:
-    """Another has truncated the table since the snapshot, or only synced what we know of it."""
-    db.execute(
-        "create table log (id int primary key, v text); insert into log values (1, 'old');"
-        "select agentundo.track('log')"
-    )
-    write(db, "agent", "insert into log values (2, 'agent')")
-    person = early()
-    if "sync" in since:
-        db.execute("select agentundo.sync('log')")
-    if "truncate" in since:
-        db.execute("truncate log")
-    person.run("truncate log", "insert into log values (2, 'agent')", "commit")
-    left = snapshot(db, "public.log")
-    assert rows(db, "select * from log") == [(2, "agent")]
-    with refused("UN001") as caught:  # the row is a person's, however equal it looks
-        revert(db, "agent")
-    assert caught.reasons == ["row_rewritten"]
-    assert_same(left, snapshot(db, "public.log"))
-    assert errors(db) == []
-
-
 @pytest.mark.parametrize("mark", ["select agentundo.sync('log')", "truncate log"])
 @pytest.mark.parametrize("key", ["id int primary key", "id int"], ids=["key", "no key"])
-def test_what_an_agent_wrote_before_such_a_truncate_is_not_taken_for_what_came_after(
+def test_a_truncate_that_is_older_than_what_we_know_of_the_table_is_told_to_begin_anew(
     db: Connection, early: Callable[[], Session], key: str, mark: str
 ) -> None:
-    """His change is younger than what another has left as a mark, older than the TRUNCATE."""
+    """Else what an agent wrote before it would be taken for the equal row that came after it."""
     db.execute(f"create table log ({key}, v text); select agentundo.track('log')".encode())
     person = early()
     db.execute(mark.encode())
     write(db, "agent", "insert into log values (2, 'agent')")
-    person.run("truncate log", "insert into log values (2, 'agent')", "commit")
     left = snapshot(db, "public.log")
-    assert [(row.action, row.status) for row in plan(db, "agent")] in (
-        [("delete", "conflict")],
-        [("none", "conflict")],
-    )
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        person.run("truncate log", "insert into log values (2, 'agent')", "commit")
+    person.run("rollback")
+    assert_same(left, snapshot(db, "public.log"))
+    person.run("begin", "truncate log", "insert into log values (2, 'agent')", "commit")
+    left = snapshot(db, "public.log")
+    assert [row.status for row in plan(db, "agent")] == ["conflict"]
     with refused("UN001"):
         revert(db, "agent")
     assert_same(left, snapshot(db, "public.log"))
+    assert errors(db) == []
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["history kept", "history gone"])
