@@ -560,7 +560,7 @@ declare
   strong regclass[] := array[]::regclass[];
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
-    perform from agentundo._tracked t where t.id = any (tables) for share;  -- 40001 where it was untracked, or altered, since
+    perform from agentundo._tracked t where t.id = any (tables) for key share;  -- 40001 where it was untracked, or altered, since
   end if;
   perform agentundo._require_workers(), agentundo._require_rights(tables);
   perform agentundo._follow(tables);
