@@ -105,7 +105,9 @@ class Actor:
             if deed.outcome != "unknown" or (error.sqlstate and not lost):
                 deed.outcome = "failed"
             deed.sqlstate = error.sqlstate or "connection lost"
-            deed.message = error.diag.message_primary or str(error)
+            deed.message = (
+                f"{error.diag.message_primary or error} {error.diag.message_detail or ''}"
+            )
             if lost:
                 self.conn = self.race.connect()
             else:
