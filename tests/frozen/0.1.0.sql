@@ -5218,10 +5218,10 @@ $body$
     select i.place as there, w.place as here
     from passed w join item i on i.there and {{at_item}}
     where w.next is null and w.lost is null and w.steps > 0 and w.place not in (select v.place from passed v join loose on {{on_the_way}})),
-  open as materialized (
-    select change from moving where change not in (select change from turnover)
+  open as materialized (      -- changes in which a row went where no pair tells, or nobody knows which
+    select change from link where not stayed and n not in (select w.n from walk w where w.steps > 0 and w.place in (select here from pair))
     union
-    select o.change from turnover o where not exists (select from passed v where v.place in (select here from pair) and {{on_turnover}}))
+    select change from said where change in (select change from moving) and tid not in (select old from link union all select new from link))
   select (select array_agg(row(there, here)::agentundo._pair) from pair),
     (select array_agg(distinct i.place) from item i
      where i.place not in (select there from pair union all select here from pair)
@@ -5232,7 +5232,7 @@ $body$
       'keys', (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
       'i_keys', agentundo._key_list(t.id, 'i'), 's_keys', agentundo._key_list(t.id, 's'), 'stayed', agentundo._same_key(t.id, 'o', 'n'),
       'at_item', agentundo._same_key(t.id, 'i', 'w'), 'on_the_way', agentundo._same_key(t.id, 'loose', 'v'),
-      'on_turnover', agentundo._same_key(t.id, 'o', 'v'), 'of_image', agentundo._same_key(t.id, 'g', 'i'),
+      'of_image', agentundo._same_key(t.id, 'g', 'i'),
       'said', coalesce((select string_agg(c.value, ', ' order by c.attnum) from agentundo._image_columns(t.id, 'h', 'i.change') c
         where c.attnum not in (select k.attnum from agentundo._key(t.id) k)), 'null')))
 $body$;

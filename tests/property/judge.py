@@ -496,7 +496,7 @@ class Judge:
                 flipped += row.mine
         # What came to nothing at one key is not undone while the row is not back at the other.
         kept = {w.number for row in rows for w in row.mine if w.keys_moved and w not in flipped}
-        flipped = [w for w in flipped if not w.keys_moved or w.number not in kept]
+        flipped = [w for w in flipped if w.row in changed or w.number not in kept]
         if not target:  # of a call that was undone already nothing is undone again
             members = members & self._originals(result.invocations) or members
             flipped = [w for w in flipped if w.invocation in members]
