@@ -293,6 +293,11 @@ class Judge:
         self.verdicts.rows_left += len(left)
         excused = self._excused(rows, arguments, target)
         open_ = [row for row in left if row.id not in excused]
+        # Where calls gave rows other keys, what hangs together is more than the model can say.
+        moved = {w.row[0] for w in self.history.journal.writes if w.invocation and w.keys_moved}
+        bound = {name for name, _ in excused} & moved
+        self.verdicts.exempt["beside rows that moved"] += sum(r.id[0] in bound for r in open_)
+        open_ = [row for row in open_ if row.id[0] not in bound]
         if not open_:
             return
         if arguments["on_conflict"] not in ("skip", "force"):
@@ -325,8 +330,8 @@ class Judge:
         """Return the rows that others have touched since, and those that go along with them."""
         excused = {row.id for row in rows if self._disputed(row, arguments, target)}
         while True:
-            units = {w.number for r in rows if r.id in excused for w in r.mine if w.keys_moved}
-            more = {r.id for r in rows if any(w.number in units for w in r.mine)} - excused
+            units = {r.id[0] for r in rows if r.id in excused and _moved(r)}
+            more = {r.id for r in rows if r.id[0] in units and _moved(r)} - excused
             if not more:
                 return excused
             excused |= more
@@ -394,8 +399,8 @@ class Judge:
         return "a key that others vacated" if gone and strangers[-1].keys_moved else None
 
     def _with_units(self, some: list[_Row], left: list[_Row]) -> list[_Row]:
-        moved = {w.number for r in some for w in r.mine if w.keys_moved}
-        return [r for r in left if r in some or any(w.number in moved for w in r.mine)]
+        units = {r.id[0] for r in some if _moved(r)}
+        return [r for r in left if r in some or (r.id[0] in units and _moved(r))]
 
     def _violated(self, state: State, rows: list[_Row]) -> list[str]:
         cells = {row: found.cells for row, found in state.rows.items()}
@@ -525,6 +530,11 @@ class Judge:
                     arguments.get("merge", False),
                 )
             )
+
+
+def _moved(row: _Row) -> bool:
+    """Has the set given a row this key, or taken it from it? Those of one table hang together."""
+    return any(w.keys_moved for w in row.mine)
 
 
 def _of_plan(arguments: dict[str, Any]) -> dict[str, Any]:
