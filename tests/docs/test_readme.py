@@ -118,7 +118,7 @@ def test_first_sentence_and_set_up_commands() -> None:
     assert first.count(". ") == 0
     for command in (
         'pip install ".[demo]" && agentundo demo',
-        'pip install ".[test]" && pytest -n auto --few 4',
+        'pip install ".[test]" && pytest -n auto --few 2',
     ):
         assert f"```sh\n{command}\n```" in TEXT
 
