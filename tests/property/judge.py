@@ -293,11 +293,11 @@ class Judge:
         self.verdicts.rows_left += len(left)
         excused = self._excused(rows, arguments, target)
         open_ = [row for row in left if row.id not in excused]
-        # Where calls gave rows other keys, what hangs together is more than the model can say.
-        moved = {w.row[0] for w in self.history.journal.writes if w.invocation and w.keys_moved}
-        bound = {name for name, _ in excused} & moved
-        self.verdicts.exempt["beside rows that moved"] += sum(r.id[0] in bound for r in open_)
-        open_ = [row for row in open_ if row.id[0] not in bound]
+        # Rows of a table that calls gave other keys hang together, whatever of them still stands.
+        tables = {name for name, _ in excused}
+        bound = [row.id for row in open_ if row.id[0] in tables and self._was_moved(row)]
+        self.verdicts.exempt["beside rows that moved"] += len(bound)
+        open_ = [row for row in open_ if row.id not in bound]
         if not open_:
             return
         if arguments["on_conflict"] not in ("skip", "force"):
@@ -353,6 +353,9 @@ class Judge:
         if not arguments["merge"] or target or row.others_between:
             return True
         return not self._mergeable(row)
+
+    def _was_moved(self, row: _Row) -> bool:
+        return any(w.keys_moved and w.invocation for w in self.history.journal.of(row.id))
 
     def _subtracted(self, row: _Row) -> bool:
         """Has a merge taken from a column that adds up? Then only merge knows what to take."""
