@@ -5239,7 +5239,7 @@ $body$;
 
 -- Rows whose key moved: the row at the new key and the absence at the old one are one thing. Where it is
 -- plain which belongs to which they become one update in place, which no cascade can tear apart; the others stay a
--- unit that goes back together or not at all, and take along those that stood between them (_bind() below).
+-- unit that goes back together or not at all, with all rows that such a change of keys has touched (_walks_sql() above).
 create or replace function agentundo._pair_moves(d agentundo._decision[], changes bigint[]) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -5316,8 +5316,8 @@ begin
 end
 $body$;
 
--- Rows that passed keys on to each other, of which one is in conflict: they go back together or not at all, or a row
--- would stand twice and another be lost. A change of keys is known from the keys that it has left or taken; that rows
+-- The same where no key is left over, or a conflict shows only later: rows that passed keys on to each other, of which
+-- one is in conflict, go back together or not at all, or a row would stand twice and another be lost. A change of keys is known from the keys that it has left or taken; that rows
 -- have changed places in one statement only from what they say, all the way round.
 create or replace function agentundo._bind(d agentundo._decision[], changes bigint[]) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
