@@ -405,14 +405,21 @@ class Judge:
         units = {r.id[0] for r in some if _moved(r)}
         return [r for r in left if r in some or (r.id[0] in units and _moved(r))]
 
-    def _violated(self, state: State, rows: list[_Row]) -> list[str]:
+    def _violated(
+        self, state: State, rows: list[_Row], equal_rows: dict[str, list[Any]] | None = None
+    ) -> list[str]:
+        """Name what the state would violate with these rows as they were, and these more."""
         cells = {row: found.cells for row, found in state.rows.items()}
         for row in rows:
             if row.target is None:
                 cells.pop(row.id, None)
             else:
                 cells[row.id] = row.target
-        keyless = {name: [dict(row) for row in bag.values()] for name, bag in state.bags.items()}
+        more = equal_rows or {}
+        keyless = {
+            name: [dict(row) for row in (*bag.values(), *more.get(name, ()))]
+            for name, bag in state.bags.items()
+        }
         return violations(self.history.schema, cells, keyless)
 
     # Tables without a key -------------------------------------------------------------------------
@@ -467,6 +474,9 @@ class Judge:
                         "minimal", f"{name}: {done[row]:+} of {row}, the set's own: {more[row]:+}"
                     )
                 if free and done[row] != more[row] and not target:
+                    back = [row] if more[row] > 0 else []
+                    if back and self._violated(after, [], {name: back}):
+                        continue
                     raise Lie(
                         "complete", f"{name}: {done[row]:+} of {row} instead of {more[row]:+}"
                     )
