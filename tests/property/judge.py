@@ -502,8 +502,10 @@ class Judge:
         up = target is not None and not target.again
         for row in rows:
             strangers = row.others_between + row.others_after
-            if strangers and (
-                (row.id in changed and not arguments["merge"]) or (arguments["merge"] and row.done)
+            if (strangers and row.id in changed and not arguments["merge"]) or (
+                # It is as it has to be, but not for this undo: whether that counts is a matter of
+                # how its turns hang together.
+                row.done and (row.others_between or (strangers and arguments["merge"]))
             ):
                 self._unclear.add(row.id)
             aim = row.mine[-1].after if up else row.mine[0].before
