@@ -505,7 +505,8 @@ class Judge:
             if (strangers and row.id in changed and not arguments["merge"]) or (
                 # It is as it has to be, but not for this undo: whether that counts is a matter of
                 # how its turns hang together.
-                row.done and (row.others_between or (strangers and arguments["merge"]))
+                (row.done and (row.others_between or (strangers and arguments["merge"])))
+                or (row.others_between and _moved(row) and row.id not in changed)
             ):
                 self._unclear.add(row.id)
             aim = row.mine[-1].after if up else row.mine[0].before
