@@ -17,6 +17,9 @@ from pyagentundo.errors import LockTimeout
 
 T = TypeVar("T")
 
+#: What PostgreSQL says where two sessions change the same object at once.
+_RACE_IN_CATALOG = "tuple concurrently updated"
+
 #: How often a transaction is tried before we give up.
 ATTEMPTS = 5
 
@@ -28,7 +31,7 @@ def with_retries(
     attempts: int = ATTEMPTS,
     pause: float = 0.5,
 ) -> T:
-    """Run a whole transaction, again after a lock timeout or deadlock.
+    """Run a whole transaction, again after a lock timeout, a deadlock or a race in the catalog.
 
     Args:
         work: does everything and commits, or raises with nothing done.
@@ -43,8 +46,10 @@ def with_retries(
     for attempt in range(1, attempts + 1):
         try:
             return work()
-        except (pg.LockNotAvailable, pg.DeadlockDetected) as error:
+        except (pg.LockNotAvailable, pg.DeadlockDetected, pg.InternalError_) as error:
             reason = _first_line(error)
+            if isinstance(error, pg.InternalError_) and reason != _RACE_IN_CATALOG:
+                raise
             if attempt == attempts:
                 raise LockTimeout(
                     f"Gave up after {attempts} attempts: {reason}. Nothing was changed.",

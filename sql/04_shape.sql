@@ -99,7 +99,7 @@ $body$
         when h.type = 'text'::regtype then format('case when %1$I.%2$I is not null then pg_catalog.format(''%%s'', %1$I.%2$I) end', alias, name)
         else format('agentundo._array_as(%I.%I, null::%s)', alias, name, h.qualified) end
       from (
-        select k.oid as type, format('%I.%I', k.typnamespace::regnamespace::name, k.typname) as qualified
+        select k.oid as type, format('%s.%I', k.typnamespace::regnamespace, k.typname) as qualified
         from pg_type k where k.oid = to_regtype(agentundo._history_type(y.oid))) h) end
   from pg_type y where y.oid = type
 $body$;
@@ -261,10 +261,11 @@ begin
       format('Somebody dropped its history table. Run "select agentundo.untrack(%1$L, keep_history => false)" and "select agentundo.track(%1$L)": what was captured before is lost.', m.name),
       jsonb_build_object('relation', m.relation::text));
   end if;
-  if m.relation is null or m.shape is distinct from agentundo._shape(m.relation)
-    or root is distinct from m.tracked_root
-    -- Under REPEATABLE READ our look at the catalog may be older than the table: the filenode is not.
-    or (m.relfilenode <> 0 and m.relfilenode is distinct from pg_relation_filenode(m.relation)) then
+  -- Under REPEATABLE READ our look at the catalog may be older than the table: the filenode is not.
+  if m.relfilenode <> 0 and m.relfilenode is distinct from pg_relation_filenode(m.relation) then
+    raise exception using errcode = '40001', message = format('agentundo: table %s was rewritten since this transaction began', m.relation),
+      hint = 'Begin a new transaction, then repeat the write.';
+  elsif m.relation is null or m.shape is distinct from agentundo._shape(m.relation) or root is distinct from m.tracked_root then
     perform agentundo._fail('UN008',
       format('agentundo: table %s has changed since it was tracked; the write is refused', coalesce(m.relation::text, m.name, '?')),
       format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', coalesce(m.name, m.relation::text)),

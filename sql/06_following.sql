@@ -42,12 +42,39 @@ begin
 end
 $body$;
 
+-- A table and all of its partitions, as pg_partition_tree() tells them, which would lock them, and not their root first.
+create or replace function agentundo._tree(root regclass) returns setof regclass
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive tree as (
+    select root::oid as relid
+    union
+    select i.inhrelid from pg_inherits i join tree t on t.relid = i.inhparent join pg_class c on c.oid = i.inhrelid and c.relispartition)
+  select relid::regclass from tree
+$body$;
+
+-- Has a schema or a type been altered under a table? Its name, then, a label of an enum, what a column is.
+create or replace function agentundo._types_differ(t agentundo._tracked) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select t.name <> agentundo._name(t.relation)
+    or exists (select from agentundo._member m where m.tracked = t.id and m.shape <> agentundo._shape(m.relation))
+    or exists (
+      select from agentundo._column c join pg_attribute a on a.attrelid = t.relation and a.attnum = c.attnum
+      where c.tracked = t.id and c.until_change is null and c.type <> agentundo._history_type(a.atttypid))
+    or exists (
+      select from pg_attribute a join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid)
+      where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and not exists (
+        select from agentundo._label l
+        where l.tracked = t.id and l.attnum = a.attnum and l.place = e.oid::bigint and l.label = e.enumlabel and l.until_change is null))
+$body$;
+
 -- The tables at the other ends of a table's foreign keys: a revert looks there for parents and dependents.
 create or replace function agentundo._relatives(relation regclass) returns setof regclass
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with level as (
-    select relation as oid union select p.relid from pg_partition_tree(relation) p)
+    select p::oid as oid from agentundo._tree(relation) p)
   select distinct case when c.conrelid in (select oid from level) then c.confrelid else c.conrelid end::regclass
   from pg_constraint c
   where c.contype = 'f' and c.conparentid = 0
@@ -263,7 +290,7 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
 $body$
   select root where kind <> 'partitioned'
   union all
-  select p.relid::regclass from pg_partition_tree(root) p join pg_class c on c.oid = p.relid
+  select p from agentundo._tree(root) p join pg_class c on c.oid = p
   where kind = 'partitioned' and c.relkind in ('r', 'p')
 $body$;
 
@@ -310,8 +337,9 @@ begin
         or agentundo._heirs_differ(x))
     union
     select x.id from agentundo._tracked x
-    join agentundo._member mb on mb.tracked = x.id
-    where x.active and exists (select from pg_event_trigger_ddl_commands() d where d.object_type in ('type', 'schema') and not d.in_extension)
+    where x.active and agentundo._types_differ(x) and exists (
+      select from pg_event_trigger_ddl_commands() d
+      where d.object_type in ('type', 'schema', 'domain', 'composite type') and d.command_tag like 'ALTER %' and not d.in_extension)
   loop
     begin
       perform agentundo._sync(id);
@@ -380,7 +408,7 @@ begin
   loop
     begin
       perform agentundo._sync(t.id);
-    exception when lock_not_available then
+    exception when others then
       raise warning 'agentundo: could not follow this change: %', sqlerrm using hint = 'Run "select agentundo.sync()".';
     end;
   end loop;

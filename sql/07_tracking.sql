@@ -99,7 +99,7 @@ begin
     for level in
       select relation
       union
-      select relid::regclass from pg_catalog.pg_partition_tree(relation) where relid is not null
+      select agentundo._tree(relation)
       union
       (with recursive heir as (
          select inhrelid from pg_catalog.pg_inherits where inhparent = relation

@@ -286,7 +286,7 @@ begin
       format('Run "alter function %s security definer": then it runs with the rights of its owner.', function));
   elsif not has_function_privilege(agentundo._worker(), function, 'execute') or not has_schema_privilege(agentundo._worker(), p.pronamespace, 'usage') then
     perform agentundo._fail('UN003', format('agentundo: %s may not call %s', agentundo._worker(), function),
-      format('Run "grant usage on schema %I to %I" and "grant execute on function %s to %I".', p.pronamespace::regnamespace::name, agentundo._worker(), function, agentundo._worker()));
+      format('Run "grant usage on schema %s to %I" and "grant execute on function %s to %I".', p.pronamespace::regnamespace, agentundo._worker(), function, agentundo._worker()));
   end if;
   insert into agentundo._policy values (set_policy.name, set_policy.function::text)
   on conflict on constraint _policy_pkey do update set function = excluded.function;

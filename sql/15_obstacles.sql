@@ -185,9 +185,9 @@ begin
          string_agg(format(case when coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
              then '(k."agentundo.e%1$s" %2$s r."agentundo.e%1$s" or k."agentundo.e%1$s" is null and r."agentundo.e%1$s" is null)'
              else 'k."agentundo.e%1$s" %2$s r."agentundo.e%1$s"' end, n,
-           coalesce((select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname) from pg_constraint c join pg_operator o on o.oid = c.conexclop[n]
+           coalesce((select format('operator(%s.%s)', o.oprnamespace::regnamespace, o.oprname) from pg_constraint c join pg_operator o on o.oid = c.conexclop[n]
                      where c.conindid = index and c.conexclop is not null limit 1),
-             (select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname)
+             (select format('operator(%s.%s)', o.oprnamespace::regnamespace, o.oprname)
               from pg_opclass oc join pg_amop p on p.amopfamily = oc.opcfamily and p.amopstrategy = 3 and p.amoplefttype = oc.opcintype and p.amoprighttype = oc.opcintype
               join pg_operator o on o.oid = p.amopopr where oc.oid = i.indclass[n - 1]),
              'operator(pg_catalog.=)')), ' and ' order by n)
@@ -239,7 +239,7 @@ begin
     into parent_cols, child_equal, target_equal, child_target_equal
     from (
       select n, c.confkey[n] as pk, c.conkey[n] as fk,
-        (select format('operator(%I.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o,
+        (select format('operator(%s.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o,
         c.confrelid as prel, c.conrelid as frel
       from generate_subscripts(c.confkey, 1) n) k
     join pg_attribute p on p.attrelid = k.prel and p.attnum = k.pk
@@ -287,7 +287,7 @@ begin
     into filled, equal, equal_target
     from (
       select n, c.confkey[n] as pk, c.conkey[n] as fk,
-        (select format('operator(%I.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o
+        (select format('operator(%s.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o
       from generate_subscripts(c.confkey, 1) n) k
     join pg_attribute p on p.attrelid = c.confrelid and p.attnum = k.pk
     join pg_attribute f on f.attrelid = c.conrelid and f.attnum = k.fk;
@@ -319,7 +319,7 @@ create or replace function agentundo._within(d agentundo._decision[], root regcl
 language sql stable set search_path = pg_catalog, pg_temp as
 $body$
   select case when level = root then d
-    else array(select x from unnest(d) x where x.part in (select p.relid from pg_partition_tree(level) p)) end
+    else array(select x from unnest(d) x where x.part in (select agentundo._tree(level))) end
 $body$;
 
 -- All of them. One finding per row and obstacle; `writer` is the xmin of the row in the way, by which

@@ -57,6 +57,17 @@ $body$
   order by m.relation, g.tgname
 $body$;
 
+-- The relations on which there may be any: of these tables, and those that point at them.
+create or replace function agentundo._with_triggers(tables int[]) returns setof regclass
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select distinct g.tgrelid::regclass
+  from agentundo._tracked x
+  cross join lateral agentundo._levels(x.relation, x.kind) m
+  join agentundo._users_triggers g on g.tgrelid = m or g.tgrelid in (select k.conrelid from pg_constraint k where k.contype = 'f' and k.confrelid = m)
+  where x.id = any (tables)
+$body$;
+
 -- Switches them off and says what there was. Only on tables that are locked for it (`strong`).
 create or replace function agentundo._silence(tally jsonb, strong regclass[]) returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -89,19 +100,37 @@ begin
 end
 $body$;
 
-create or replace function agentundo._lock_tables(tracked_ids int[], strong regclass[]) returns void
+-- SHARE ROW EXCLUSIVE on the relations `strong`, EXCLUSIVE on those `apart`, else ROW EXCLUSIVE. The root before its
+-- partitions, as everybody locks them who alters either; and which those are is asked under its lock.
+create or replace function agentundo._lock_tables(tracked_ids int[], strong regclass[], apart int[] default '{}') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  r regclass;
+  t record;
+  level regclass;
+  within regclass[];
 begin
-  for r in
-    select m from agentundo._tracked t join pg_class c on c.oid = t.relation
-    cross join lateral agentundo._levels(t.relation, t.kind) m
-    where t.id = any (tracked_ids)
-    union select unnest(strong) order by 1
+  for t in
+    select x.root, bool_or(x.whole) as whole, bool_or(x.apart) as apart
+    from (
+      select g.relation, true, g.id = any (_lock_tables.apart) from agentundo._tracked g where g.id = any (tracked_ids)
+      union all
+      select coalesce(pg_partition_root(u), u), false, false from unnest(strong) u) x (root, whole, apart)
+    join pg_class c on c.oid = x.root
+    group by x.root order by x.root
   loop
-    execute format('lock table only %s in %s mode', r, case when r = any (strong) then 'share row exclusive' else 'row exclusive' end);
+    within := array[t.root];
+    loop
+      foreach level in array within loop
+        execute format('lock table only %s in %s mode', level,
+          case when t.apart then 'exclusive' when level = any (strong) then 'share row exclusive' else 'row exclusive' end);
+      end loop;
+      exit when within <> array[t.root];
+      within := array(
+        select m from agentundo._tree(t.root) m join pg_class c on c.oid = m
+        where c.relkind in ('r', 'p') and m <> t.root and (t.whole or m = any (strong)) order by m);
+      exit when within = '{}';
+    end loop;
   end loop;
 end
 $body$;
@@ -148,7 +177,7 @@ $body$;
 
 -- The current rows of every key that these changes touched. FOR UPDATE where the row may go, lose a key
 -- or is pointed at, so that nobody adds a dependent in between; else the weaker lock of a plain update.
-create or replace function agentundo._lock_rows(tracked_id int, changes bigint[], wait boolean) returns void
+create or replace function agentundo._lock_rows(tracked_id int, changes bigint[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
@@ -168,55 +197,58 @@ begin
       select from (
         select distinct %1$s from %2$s h where h._change = any (%7$L::bigint[])) k
       join %3$s r on %4$s
-      order by %5$s for %6$s of r%8$s) locked$sql$,
+      order by %5$s for %6$s of r) locked$sql$,
     agentundo._key_list(tracked_id, 'h'), agentundo._history(t), agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end,
-    array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id), case when wait then '' else ' nowait' end));
+    array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id)));
 end
 $body$;
 
--- Without a key rows are found by what they say, and locked once they are found. Tells whether others may refer to
--- any: what depends on them has to be looked for again.
-create or replace function agentundo._lock_found(d agentundo._decision[]) returns boolean
+-- Rows that are to be written and that we have not locked: without a key they are found only by what they say; at a key
+-- somebody may have made one since we locked what was there. `lock_of` is the transaction of our locks. Tells whether
+-- others may refer to any: what depends on them has to be looked for again.
+create or replace function agentundo._lock_found(d agentundo._decision[], lock_of bigint) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
-  t agentundo._tracked;
+  t record;
   referred boolean := false;
+  unlocked bigint;
   locked bigint[];
 begin
   for t in
-    select * from agentundo._tracked g
-    where g.id in (select x.tracked from unnest(d) x where x.cur is not null and x.status = 'ok' and x.action <> 'none') and not exists (select from agentundo._key(g.id))
+    select g.*, exists (select from agentundo._key(g.id)) as keyed, agentundo._from(g) as source,
+      exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(g.relation, g.kind))) as referred
+    from agentundo._tracked g
+    where g.id in (select x.tracked from unnest(d) x where x.cur is not null and x.status in ('ok', 'merge') and x.action <> 'none')
     order by g.relation::oid
   loop
-    select * into locked from agentundo._act(format($sql$
+    continue when t.keyed and not t.referred;  -- whoever changes the row still, we shall not find it as it was
+    if t.keyed then
+      select found.n into unlocked from agentundo._look(format($sql$
+        select count(*)
+        from unnest($1) x join lateral (select r.xmax from %s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
+        where x.tracked = %s and x.status in ('ok', 'merge') and x.action <> 'none' and r.xmax::text::bigint <> %s$sql$, t.source, t.id, lock_of), null, d) as found (n bigint);
+      continue when unlocked = 0;
+    end if;
+    locked := agentundo._act(format($sql$
       select array[count(*)] from (
         select from %s r join unnest($1) x on r.ctid = x.cur and r.tableoid = x.part
-        where x.tracked = %s and x.status = 'ok' and x.action <> 'none'
-        order by x.part, x.cur for update of r) locked$sql$, agentundo._from(t), t.id), d);
-    if locked <> array(select count(*) from unnest(d) x where x.tracked = t.id and x.cur is not null and x.status = 'ok' and x.action <> 'none') then
+        where x.tracked = %s and x.status in ('ok', 'merge') and x.action <> 'none'
+        order by x.part, x.cur for update of r) locked$sql$, t.source, t.id), d);
+    if locked <> array(select count(*) from unnest(d) x where x.tracked = t.id and x.cur is not null and x.status in ('ok', 'merge') and x.action <> 'none') then
       raise exception using errcode = '55P03', message = 'agentundo: a row changed before it was locked';
     end if;
-    referred := referred or exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)));
+    referred := referred or t.referred;
   end loop;
   return referred;
 end
 $body$;
 
--- Table by table, in a fixed order. Each wait is short; whoever waits for us may look for a deadlock after
--- deadlock_timeout, and from shortly before on we wait for nobody.
-create or replace function agentundo._lock_all_rows(tables int[], changes bigint[]) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+-- Whoever waits for us may look for a deadlock after deadlock_timeout. From shortly before on we wait for nobody.
+create or replace function agentundo._hurry(since timestamptz) returns void
+language sql set search_path = pg_catalog, pg_temp as
 $body$
-declare
-  began constant timestamptz := clock_timestamp();
-  one int;
-begin
-  foreach one in array tables loop
-    continue when not exists (select from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one);
-    perform agentundo._lock_rows(one, changes, clock_timestamp() < began + current_setting('deadlock_timeout')::interval * 0.6);
-  end loop;
-end
+  select set_config('lock_timeout', '1ms', true) where clock_timestamp() > since + current_setting('deadlock_timeout')::interval * 0.6
 $body$;
 
 -- The statement that restores one table, as CTEs that start with `name`: under the search_path of its owner, as
@@ -529,6 +561,30 @@ create or replace function agentundo._short_wait() returns text
 language sql stable set search_path = pg_catalog, pg_temp as
 $body$ select greatest(1, least(1000, extract(epoch from current_setting('deadlock_timeout')::interval) * 125))::int || 'ms' $body$;
 
+-- A vacuum keeps strong locks out. PostgreSQL ends an autovacuum for whoever has waited for it for deadlock_timeout, and
+-- so long we do not wait while we hold anything: so we do it once without.
+create or replace function agentundo._past_vacuum(relations regclass[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  r regclass;
+begin
+  for r in
+    select distinct l.relation from pg_locks l
+    where l.locktype = 'relation' and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      and l.relation = any (relations) and l.mode = 'ShareUpdateExclusiveLock' and l.granted and l.pid <> pg_backend_pid()
+  loop
+    begin
+      perform set_config('lock_timeout', (extract(epoch from current_setting('deadlock_timeout')::interval) * 1200)::int || 'ms', true);
+      execute format('lock table only %s in share row exclusive mode', r);
+      raise exception using errcode = 'UNR02';
+    exception when lock_not_available or deadlock_detected or sqlstate 'UNR02' then
+      null;
+    end;
+  end loop;
+end
+$body$;
+
 -- What is to be captured while it is put back needs the triggers of a table that is tracked.
 create or replace function agentundo._require_tracked(tally jsonb) returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -546,7 +602,7 @@ $body$;
 
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
-  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[], run text, from_step int)
+  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[], apart int[], run text, from_step int, since timestamptz)
 returns agentundo._decision[] language plpgsql security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' set jit = off as
 $body$
@@ -558,6 +614,8 @@ declare
   silenced jsonb;
   decided pg_snapshot;
   strong regclass[] := array[]::regclass[];
+  one int;
+  moving int[];
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform from agentundo._tracked t where t.id = any (tables) for key share;  -- 40001 where it was untracked, or altered, since
@@ -565,17 +623,20 @@ begin
   perform agentundo._require_workers(), agentundo._require_rights(tables);
   perform agentundo._follow(tables);
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
-  if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m
-             join agentundo._users_triggers g on g.tgrelid = m or g.tgrelid in (select k.conrelid from pg_constraint k where k.confrelid = m)
-             where x.id = any (tables)) then
+  if exists (select from agentundo._with_triggers(tables)) then
     strong := array(select s.relation from agentundo._to_silence(agentundo._tally(agentundo._decide(ids, changes, on_conflict, merge), replace)) s);
   end if;
-  perform agentundo._lock_tables(tables, strong);
+  perform agentundo._hurry(since);
+  perform agentundo._lock_tables(tables, strong, apart);
+  perform agentundo._hurry(since);
   perform agentundo._take_turn(tables);
   if agentundo._is_behind(tables) then
     raise exception using errcode = 'UNR01';  -- a table was altered while we waited: its history has to follow
   end if;
-  perform agentundo._lock_all_rows(tables, changes);
+  foreach one in array tables loop
+    perform agentundo._hurry(since);
+    perform agentundo._lock_rows(one, changes) from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one;
+  end loop;
   if agentundo._uncovered(ids) <> changes or run is not null and not agentundo._members(run, from_step, scope) <@ ids then
     raise exception using errcode = 'UNR01';  -- more was committed under these ids, or in this run, while we waited
   end if;
@@ -584,7 +645,8 @@ begin
   update agentundo._revert r set number = nextval('agentundo._change_number') where r.id = revert_id;
   decided := pg_current_snapshot();
   d := agentundo._decide(ids, changes, on_conflict, merge);
-  if agentundo._lock_found(d) then
+  perform agentundo._hurry(since);
+  if agentundo._lock_found(d, (select max(x.xmin::text::bigint) from agentundo._turn x where x.tracked = tables[1])) then
     d := agentundo._decide(ids, changes, on_conflict, merge);  -- nobody adds a dependent any more
   end if;
   if exists (select from unnest(d) x where x.status = 'conflict') then
@@ -592,6 +654,12 @@ begin
       raise exception using errcode = 'UNR01';  -- somebody tagged wrote while we waited: he comes along
     end if;
     perform agentundo._refuse(d, on_conflict, merge);
+  end if;
+  -- Rows that go out and come in again: whoever waited for one of them would find it gone, and be told nothing. So he
+  -- waits for the table.
+  moving := array(select distinct x.tracked from unnest(d) x where x.status in ('ok', 'merge') and x.detail ? 'replace' and x.tracked <> all (apart));
+  if moving <> '{}' then
+    raise exception using errcode = 'UNR02', message = 'agentundo: rows have to go out and come in again', detail = moving::text;
   end if;
   tally := agentundo._tally(d, replace);
 
@@ -612,6 +680,7 @@ begin
     perform agentundo._record_changes(d, revert_id);
     perform agentundo._expect(tally);
   end if;
+  perform agentundo._hurry(since);
   silenced := agentundo._silence(tally, strong);
   perform agentundo._restore(d, tally, replace);
   perform agentundo._require_absent(d, tally, decided, revert_id);

@@ -227,6 +227,9 @@ declare
   patience interval := case when current_setting('lock_timeout') = '0' then interval '60 s' else current_setting('lock_timeout')::interval end;
   began timestamptz := clock_timestamp();
   replace int[] := array[]::int[];  -- the tables in which updates are deletes and inserts
+  apart int[] := array[]::int[];    -- those that nobody else may write meanwhile
+  since timestamptz;
+  blocked boolean := false;         -- by whoever holds a lock
   stale int := 0;          -- how often something was altered while we looked
   misfortunes text[] := array[]::text[];  -- what constraints have said that the plan did not know
   old_snapshot constant boolean := current_setting('transaction_isolation') <> 'read committed';
@@ -246,6 +249,13 @@ begin
   loop
     begin
       d := null;
+      if blocked then
+        blocked := false;
+        perform agentundo._past_vacuum(array(
+          select agentundo._with_triggers(array(select distinct c.tracked from agentundo._change c where c.change = any (task.changes)))
+          union select agentundo._levels(x.relation, x.kind) from agentundo._tracked x where x.id = any (apart)));
+      end if;
+      since := clock_timestamp();
       if run is not null and not agentundo._members(run, from_step, scope) <@ ids then
         ids := agentundo._members(run, from_step, scope);  -- calls that were committed meanwhile
         perform agentundo._require_revert(ids, scope, reverted_by);
@@ -260,7 +270,7 @@ begin
       insert into agentundo._revert (id, invocations, redo, on_conflict, merge, reverted_by, reason, role)
         values (revert_id, (task.answer).invocations, redo, on_conflict, merge, reverted_by, reason, agentundo._caller());
       perform agentundo.tag(revert_id, tool => tool, actor => reverted_by);
-      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, scope, replace, run, from_step);
+      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, scope, replace, apart, run, from_step, since);
       update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (task.locked);
       exit;
     exception
@@ -272,12 +282,17 @@ begin
             hint = 'Let them end first; what they write after the revert would stay.';
         end if;
         continue;
+      when sqlstate 'UNR02' then
+        get stacked diagnostics named = pg_exception_detail;
+        apart := apart || named::int[];
+        continue;
       when lock_not_available then
         -- The revert gives way and tries again.
         if clock_timestamp() > began + patience then
           raise exception using errcode = '55P03', message = format('agentundo: somebody holds rows or tables of this undo for longer than %s', patience),
             hint = 'End the transaction that holds them (see pg_stat_activity and pg_blocking_pids), then call revert again. A higher lock_timeout makes it wait longer.';
         end if;
+        blocked := true;
       when deadlock_detected or serialization_failure then
         get stacked diagnostics complaint = message_text;
         if old_snapshot or clock_timestamp() > began + patience then
@@ -292,14 +307,15 @@ begin
         get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text, about = pg_exception_detail;
         -- Values that change places among rows of the plan: all of them out, then all of them in. Not where
         -- a key of another table would act on the rows while they are gone.
-        if replace = '{}' and agentundo._replaceable(task.changes) <> '{}' then
+        if concat(complaint, about) <> all (misfortunes) and not old_snapshot then
+          misfortunes := misfortunes || concat(complaint, about);  -- somebody may have been faster than our look
+        elsif replace = '{}' and agentundo._replaceable(task.changes) <> '{}' then
           replace := agentundo._replaceable(task.changes);
+          apart := apart || replace;
         elsif old_snapshot then
           perform agentundo._outdated();
-        elsif concat(complaint, about) = any (misfortunes) then
-          perform agentundo._broke('unique_taken', complaint, constraint_name, table_name);
         else
-          misfortunes := misfortunes || concat(complaint, about);
+          perform agentundo._broke('unique_taken', complaint, constraint_name, table_name);
         end if;
       when integrity_constraint_violation or foreign_key_violation or restrict_violation or check_violation or not_null_violation then
         get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text, about = pg_exception_detail;

@@ -482,6 +482,7 @@ begin
         raise exception using errcode = '55P03', message = format('agentundo: somebody writes to %s, or undoes it, for longer than %s', t.name, patience),
           hint = 'End the transaction that does (see pg_stat_activity and pg_blocking_pids), then call erase again. A higher lock_timeout makes it wait longer.';
       end if;
+      perform agentundo._past_vacuum(array[t.history]);
     end;
     perform pg_sleep(0.05 + random() * 0.2);
   end loop;

@@ -771,7 +771,7 @@ $body$
         when h.type = 'text'::regtype then format('case when %1$I.%2$I is not null then pg_catalog.format(''%%s'', %1$I.%2$I) end', alias, name)
         else format('agentundo._array_as(%I.%I, null::%s)', alias, name, h.qualified) end
       from (
-        select k.oid as type, format('%I.%I', k.typnamespace::regnamespace::name, k.typname) as qualified
+        select k.oid as type, format('%s.%I', k.typnamespace::regnamespace, k.typname) as qualified
         from pg_type k where k.oid = to_regtype(agentundo._history_type(y.oid))) h) end
   from pg_type y where y.oid = type
 $body$;
@@ -933,10 +933,11 @@ begin
       format('Somebody dropped its history table. Run "select agentundo.untrack(%1$L, keep_history => false)" and "select agentundo.track(%1$L)": what was captured before is lost.', m.name),
       jsonb_build_object('relation', m.relation::text));
   end if;
-  if m.relation is null or m.shape is distinct from agentundo._shape(m.relation)
-    or root is distinct from m.tracked_root
-    -- Under REPEATABLE READ our look at the catalog may be older than the table: the filenode is not.
-    or (m.relfilenode <> 0 and m.relfilenode is distinct from pg_relation_filenode(m.relation)) then
+  -- Under REPEATABLE READ our look at the catalog may be older than the table: the filenode is not.
+  if m.relfilenode <> 0 and m.relfilenode is distinct from pg_relation_filenode(m.relation) then
+    raise exception using errcode = '40001', message = format('agentundo: table %s was rewritten since this transaction began', m.relation),
+      hint = 'Begin a new transaction, then repeat the write.';
+  elsif m.relation is null or m.shape is distinct from agentundo._shape(m.relation) or root is distinct from m.tracked_root then
     perform agentundo._fail('UN008',
       format('agentundo: table %s has changed since it was tracked; the write is refused', coalesce(m.relation::text, m.name, '?')),
       format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', coalesce(m.name, m.relation::text)),
@@ -1267,12 +1268,39 @@ begin
 end
 $body$;
 
+-- A table and all of its partitions, as pg_partition_tree() tells them, which would lock them, and not their root first.
+create or replace function agentundo._tree(root regclass) returns setof regclass
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with recursive tree as (
+    select root::oid as relid
+    union
+    select i.inhrelid from pg_inherits i join tree t on t.relid = i.inhparent join pg_class c on c.oid = i.inhrelid and c.relispartition)
+  select relid::regclass from tree
+$body$;
+
+-- Has a schema or a type been altered under a table? Its name, then, a label of an enum, what a column is.
+create or replace function agentundo._types_differ(t agentundo._tracked) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select t.name <> agentundo._name(t.relation)
+    or exists (select from agentundo._member m where m.tracked = t.id and m.shape <> agentundo._shape(m.relation))
+    or exists (
+      select from agentundo._column c join pg_attribute a on a.attrelid = t.relation and a.attnum = c.attnum
+      where c.tracked = t.id and c.until_change is null and c.type <> agentundo._history_type(a.atttypid))
+    or exists (
+      select from pg_attribute a join pg_enum e on e.enumtypid = agentundo._enum(a.atttypid)
+      where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and not exists (
+        select from agentundo._label l
+        where l.tracked = t.id and l.attnum = a.attnum and l.place = e.oid::bigint and l.label = e.enumlabel and l.until_change is null))
+$body$;
+
 -- The tables at the other ends of a table's foreign keys: a revert looks there for parents and dependents.
 create or replace function agentundo._relatives(relation regclass) returns setof regclass
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   with level as (
-    select relation as oid union select p.relid from pg_partition_tree(relation) p)
+    select p::oid as oid from agentundo._tree(relation) p)
   select distinct case when c.conrelid in (select oid from level) then c.confrelid else c.conrelid end::regclass
   from pg_constraint c
   where c.contype = 'f' and c.conparentid = 0
@@ -1488,7 +1516,7 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
 $body$
   select root where kind <> 'partitioned'
   union all
-  select p.relid::regclass from pg_partition_tree(root) p join pg_class c on c.oid = p.relid
+  select p from agentundo._tree(root) p join pg_class c on c.oid = p
   where kind = 'partitioned' and c.relkind in ('r', 'p')
 $body$;
 
@@ -1535,8 +1563,9 @@ begin
         or agentundo._heirs_differ(x))
     union
     select x.id from agentundo._tracked x
-    join agentundo._member mb on mb.tracked = x.id
-    where x.active and exists (select from pg_event_trigger_ddl_commands() d where d.object_type in ('type', 'schema') and not d.in_extension)
+    where x.active and agentundo._types_differ(x) and exists (
+      select from pg_event_trigger_ddl_commands() d
+      where d.object_type in ('type', 'schema', 'domain', 'composite type') and d.command_tag like 'ALTER %' and not d.in_extension)
   loop
     begin
       perform agentundo._sync(id);
@@ -1605,7 +1634,7 @@ begin
   loop
     begin
       perform agentundo._sync(t.id);
-    exception when lock_not_available then
+    exception when others then
       raise warning 'agentundo: could not follow this change: %', sqlerrm using hint = 'Run "select agentundo.sync()".';
     end;
   end loop;
@@ -1738,7 +1767,7 @@ begin
     for level in
       select relation
       union
-      select relid::regclass from pg_catalog.pg_partition_tree(relation) where relid is not null
+      select agentundo._tree(relation)
       union
       (with recursive heir as (
          select inhrelid from pg_catalog.pg_inherits where inhparent = relation
@@ -3476,7 +3505,7 @@ begin
       format('Run "alter function %s security definer": then it runs with the rights of its owner.', function));
   elsif not has_function_privilege(agentundo._worker(), function, 'execute') or not has_schema_privilege(agentundo._worker(), p.pronamespace, 'usage') then
     perform agentundo._fail('UN003', format('agentundo: %s may not call %s', agentundo._worker(), function),
-      format('Run "grant usage on schema %I to %I" and "grant execute on function %s to %I".', p.pronamespace::regnamespace::name, agentundo._worker(), function, agentundo._worker()));
+      format('Run "grant usage on schema %s to %I" and "grant execute on function %s to %I".', p.pronamespace::regnamespace, agentundo._worker(), function, agentundo._worker()));
   end if;
   insert into agentundo._policy values (set_policy.name, set_policy.function::text)
   on conflict on constraint _policy_pkey do update set function = excluded.function;
@@ -4920,9 +4949,9 @@ begin
          string_agg(format(case when coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
              then '(k."agentundo.e%1$s" %2$s r."agentundo.e%1$s" or k."agentundo.e%1$s" is null and r."agentundo.e%1$s" is null)'
              else 'k."agentundo.e%1$s" %2$s r."agentundo.e%1$s"' end, n,
-           coalesce((select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname) from pg_constraint c join pg_operator o on o.oid = c.conexclop[n]
+           coalesce((select format('operator(%s.%s)', o.oprnamespace::regnamespace, o.oprname) from pg_constraint c join pg_operator o on o.oid = c.conexclop[n]
                      where c.conindid = index and c.conexclop is not null limit 1),
-             (select format('operator(%I.%s)', o.oprnamespace::regnamespace, o.oprname)
+             (select format('operator(%s.%s)', o.oprnamespace::regnamespace, o.oprname)
               from pg_opclass oc join pg_amop p on p.amopfamily = oc.opcfamily and p.amopstrategy = 3 and p.amoplefttype = oc.opcintype and p.amoprighttype = oc.opcintype
               join pg_operator o on o.oid = p.amopopr where oc.oid = i.indclass[n - 1]),
              'operator(pg_catalog.=)')), ' and ' order by n)
@@ -4974,7 +5003,7 @@ begin
     into parent_cols, child_equal, target_equal, child_target_equal
     from (
       select n, c.confkey[n] as pk, c.conkey[n] as fk,
-        (select format('operator(%I.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o,
+        (select format('operator(%s.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o,
         c.confrelid as prel, c.conrelid as frel
       from generate_subscripts(c.confkey, 1) n) k
     join pg_attribute p on p.attrelid = k.prel and p.attnum = k.pk
@@ -5022,7 +5051,7 @@ begin
     into filled, equal, equal_target
     from (
       select n, c.confkey[n] as pk, c.conkey[n] as fk,
-        (select format('operator(%I.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o
+        (select format('operator(%s.%s)', op.oprnamespace::regnamespace, op.oprname) from pg_operator op where op.oid = c.conpfeqop[n]) as o
       from generate_subscripts(c.confkey, 1) n) k
     join pg_attribute p on p.attrelid = c.confrelid and p.attnum = k.pk
     join pg_attribute f on f.attrelid = c.conrelid and f.attnum = k.fk;
@@ -5054,7 +5083,7 @@ create or replace function agentundo._within(d agentundo._decision[], root regcl
 language sql stable set search_path = pg_catalog, pg_temp as
 $body$
   select case when level = root then d
-    else array(select x from unnest(d) x where x.part in (select p.relid from pg_partition_tree(level) p)) end
+    else array(select x from unnest(d) x where x.part in (select agentundo._tree(level))) end
 $body$;
 
 -- All of them. One finding per row and obstacle; `writer` is the xmin of the row in the way, by which
@@ -6550,6 +6579,17 @@ $body$
   order by m.relation, g.tgname
 $body$;
 
+-- The relations on which there may be any: of these tables, and those that point at them.
+create or replace function agentundo._with_triggers(tables int[]) returns setof regclass
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select distinct g.tgrelid::regclass
+  from agentundo._tracked x
+  cross join lateral agentundo._levels(x.relation, x.kind) m
+  join agentundo._users_triggers g on g.tgrelid = m or g.tgrelid in (select k.conrelid from pg_constraint k where k.contype = 'f' and k.confrelid = m)
+  where x.id = any (tables)
+$body$;
+
 -- Switches them off and says what there was. Only on tables that are locked for it (`strong`).
 create or replace function agentundo._silence(tally jsonb, strong regclass[]) returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -6582,19 +6622,37 @@ begin
 end
 $body$;
 
-create or replace function agentundo._lock_tables(tracked_ids int[], strong regclass[]) returns void
+-- SHARE ROW EXCLUSIVE on the relations `strong`, EXCLUSIVE on those `apart`, else ROW EXCLUSIVE. The root before its
+-- partitions, as everybody locks them who alters either; and which those are is asked under its lock.
+create or replace function agentundo._lock_tables(tracked_ids int[], strong regclass[], apart int[] default '{}') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
-  r regclass;
+  t record;
+  level regclass;
+  within regclass[];
 begin
-  for r in
-    select m from agentundo._tracked t join pg_class c on c.oid = t.relation
-    cross join lateral agentundo._levels(t.relation, t.kind) m
-    where t.id = any (tracked_ids)
-    union select unnest(strong) order by 1
+  for t in
+    select x.root, bool_or(x.whole) as whole, bool_or(x.apart) as apart
+    from (
+      select g.relation, true, g.id = any (_lock_tables.apart) from agentundo._tracked g where g.id = any (tracked_ids)
+      union all
+      select coalesce(pg_partition_root(u), u), false, false from unnest(strong) u) x (root, whole, apart)
+    join pg_class c on c.oid = x.root
+    group by x.root order by x.root
   loop
-    execute format('lock table only %s in %s mode', r, case when r = any (strong) then 'share row exclusive' else 'row exclusive' end);
+    within := array[t.root];
+    loop
+      foreach level in array within loop
+        execute format('lock table only %s in %s mode', level,
+          case when t.apart then 'exclusive' when level = any (strong) then 'share row exclusive' else 'row exclusive' end);
+      end loop;
+      exit when within <> array[t.root];
+      within := array(
+        select m from agentundo._tree(t.root) m join pg_class c on c.oid = m
+        where c.relkind in ('r', 'p') and m <> t.root and (t.whole or m = any (strong)) order by m);
+      exit when within = '{}';
+    end loop;
   end loop;
 end
 $body$;
@@ -6641,7 +6699,7 @@ $body$;
 
 -- The current rows of every key that these changes touched. FOR UPDATE where the row may go, lose a key
 -- or is pointed at, so that nobody adds a dependent in between; else the weaker lock of a plain update.
-create or replace function agentundo._lock_rows(tracked_id int, changes bigint[], wait boolean) returns void
+create or replace function agentundo._lock_rows(tracked_id int, changes bigint[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
@@ -6661,55 +6719,58 @@ begin
       select from (
         select distinct %1$s from %2$s h where h._change = any (%7$L::bigint[])) k
       join %3$s r on %4$s
-      order by %5$s for %6$s of r%8$s) locked$sql$,
+      order by %5$s for %6$s of r) locked$sql$,
     agentundo._key_list(tracked_id, 'h'), agentundo._history(t), agentundo._from(t), equal, agentundo._key_list(tracked_id, 'k'), case when weak then 'no key update' else 'update' end,
-    array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id), case when wait then '' else ' nowait' end));
+    array(select distinct coalesce(c.source, c.change) from agentundo._change c where c.change = any (changes) and c.tracked = t.id)));
 end
 $body$;
 
--- Without a key rows are found by what they say, and locked once they are found. Tells whether others may refer to
--- any: what depends on them has to be looked for again.
-create or replace function agentundo._lock_found(d agentundo._decision[]) returns boolean
+-- Rows that are to be written and that we have not locked: without a key they are found only by what they say; at a key
+-- somebody may have made one since we locked what was there. `lock_of` is the transaction of our locks. Tells whether
+-- others may refer to any: what depends on them has to be looked for again.
+create or replace function agentundo._lock_found(d agentundo._decision[], lock_of bigint) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off as
 $body$
 declare
-  t agentundo._tracked;
+  t record;
   referred boolean := false;
+  unlocked bigint;
   locked bigint[];
 begin
   for t in
-    select * from agentundo._tracked g
-    where g.id in (select x.tracked from unnest(d) x where x.cur is not null and x.status = 'ok' and x.action <> 'none') and not exists (select from agentundo._key(g.id))
+    select g.*, exists (select from agentundo._key(g.id)) as keyed, agentundo._from(g) as source,
+      exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(g.relation, g.kind))) as referred
+    from agentundo._tracked g
+    where g.id in (select x.tracked from unnest(d) x where x.cur is not null and x.status in ('ok', 'merge') and x.action <> 'none')
     order by g.relation::oid
   loop
-    select * into locked from agentundo._act(format($sql$
+    continue when t.keyed and not t.referred;  -- whoever changes the row still, we shall not find it as it was
+    if t.keyed then
+      select found.n into unlocked from agentundo._look(format($sql$
+        select count(*)
+        from unnest($1) x join lateral (select r.xmax from %s r where r.ctid = x.cur and r.tableoid = x.part offset 0) r on true
+        where x.tracked = %s and x.status in ('ok', 'merge') and x.action <> 'none' and r.xmax::text::bigint <> %s$sql$, t.source, t.id, lock_of), null, d) as found (n bigint);
+      continue when unlocked = 0;
+    end if;
+    locked := agentundo._act(format($sql$
       select array[count(*)] from (
         select from %s r join unnest($1) x on r.ctid = x.cur and r.tableoid = x.part
-        where x.tracked = %s and x.status = 'ok' and x.action <> 'none'
-        order by x.part, x.cur for update of r) locked$sql$, agentundo._from(t), t.id), d);
-    if locked <> array(select count(*) from unnest(d) x where x.tracked = t.id and x.cur is not null and x.status = 'ok' and x.action <> 'none') then
+        where x.tracked = %s and x.status in ('ok', 'merge') and x.action <> 'none'
+        order by x.part, x.cur for update of r) locked$sql$, t.source, t.id), d);
+    if locked <> array(select count(*) from unnest(d) x where x.tracked = t.id and x.cur is not null and x.status in ('ok', 'merge') and x.action <> 'none') then
       raise exception using errcode = '55P03', message = 'agentundo: a row changed before it was locked';
     end if;
-    referred := referred or exists (select from pg_constraint c where c.contype = 'f' and c.confrelid in (select agentundo._levels(t.relation, t.kind)));
+    referred := referred or t.referred;
   end loop;
   return referred;
 end
 $body$;
 
--- Table by table, in a fixed order. Each wait is short; whoever waits for us may look for a deadlock after
--- deadlock_timeout, and from shortly before on we wait for nobody.
-create or replace function agentundo._lock_all_rows(tables int[], changes bigint[]) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+-- Whoever waits for us may look for a deadlock after deadlock_timeout. From shortly before on we wait for nobody.
+create or replace function agentundo._hurry(since timestamptz) returns void
+language sql set search_path = pg_catalog, pg_temp as
 $body$
-declare
-  began constant timestamptz := clock_timestamp();
-  one int;
-begin
-  foreach one in array tables loop
-    continue when not exists (select from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one);
-    perform agentundo._lock_rows(one, changes, clock_timestamp() < began + current_setting('deadlock_timeout')::interval * 0.6);
-  end loop;
-end
+  select set_config('lock_timeout', '1ms', true) where clock_timestamp() > since + current_setting('deadlock_timeout')::interval * 0.6
 $body$;
 
 -- The statement that restores one table, as CTEs that start with `name`: under the search_path of its owner, as
@@ -7022,6 +7083,30 @@ create or replace function agentundo._short_wait() returns text
 language sql stable set search_path = pg_catalog, pg_temp as
 $body$ select greatest(1, least(1000, extract(epoch from current_setting('deadlock_timeout')::interval) * 125))::int || 'ms' $body$;
 
+-- A vacuum keeps strong locks out. PostgreSQL ends an autovacuum for whoever has waited for it for deadlock_timeout, and
+-- so long we do not wait while we hold anything: so we do it once without.
+create or replace function agentundo._past_vacuum(relations regclass[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  r regclass;
+begin
+  for r in
+    select distinct l.relation from pg_locks l
+    where l.locktype = 'relation' and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      and l.relation = any (relations) and l.mode = 'ShareUpdateExclusiveLock' and l.granted and l.pid <> pg_backend_pid()
+  loop
+    begin
+      perform set_config('lock_timeout', (extract(epoch from current_setting('deadlock_timeout')::interval) * 1200)::int || 'ms', true);
+      execute format('lock table only %s in share row exclusive mode', r);
+      raise exception using errcode = 'UNR02';
+    exception when lock_not_available or deadlock_detected or sqlstate 'UNR02' then
+      null;
+    end;
+  end loop;
+end
+$body$;
+
 -- What is to be captured while it is put back needs the triggers of a table that is tracked.
 create or replace function agentundo._require_tracked(tally jsonb) returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -7039,7 +7124,7 @@ $body$;
 
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
-  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[], run text, from_step int)
+  ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[], apart int[], run text, from_step int, since timestamptz)
 returns agentundo._decision[] language plpgsql security definer
 set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set row_security = off set work_mem = '64MB' set jit = off as
 $body$
@@ -7051,6 +7136,8 @@ declare
   silenced jsonb;
   decided pg_snapshot;
   strong regclass[] := array[]::regclass[];
+  one int;
+  moving int[];
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform from agentundo._tracked t where t.id = any (tables) for key share;  -- 40001 where it was untracked, or altered, since
@@ -7058,17 +7145,20 @@ begin
   perform agentundo._require_workers(), agentundo._require_rights(tables);
   perform agentundo._follow(tables);
   -- Who must be silenced is asked before any row is locked, and asked again when all is decided.
-  if exists (select from agentundo._tracked x cross join lateral agentundo._levels(x.relation, x.kind) m
-             join agentundo._users_triggers g on g.tgrelid = m or g.tgrelid in (select k.conrelid from pg_constraint k where k.confrelid = m)
-             where x.id = any (tables)) then
+  if exists (select from agentundo._with_triggers(tables)) then
     strong := array(select s.relation from agentundo._to_silence(agentundo._tally(agentundo._decide(ids, changes, on_conflict, merge), replace)) s);
   end if;
-  perform agentundo._lock_tables(tables, strong);
+  perform agentundo._hurry(since);
+  perform agentundo._lock_tables(tables, strong, apart);
+  perform agentundo._hurry(since);
   perform agentundo._take_turn(tables);
   if agentundo._is_behind(tables) then
     raise exception using errcode = 'UNR01';  -- a table was altered while we waited: its history has to follow
   end if;
-  perform agentundo._lock_all_rows(tables, changes);
+  foreach one in array tables loop
+    perform agentundo._hurry(since);
+    perform agentundo._lock_rows(one, changes) from agentundo._tracked x join pg_class c on c.oid = x.relation where x.id = one;
+  end loop;
   if agentundo._uncovered(ids) <> changes or run is not null and not agentundo._members(run, from_step, scope) <@ ids then
     raise exception using errcode = 'UNR01';  -- more was committed under these ids, or in this run, while we waited
   end if;
@@ -7077,7 +7167,8 @@ begin
   update agentundo._revert r set number = nextval('agentundo._change_number') where r.id = revert_id;
   decided := pg_current_snapshot();
   d := agentundo._decide(ids, changes, on_conflict, merge);
-  if agentundo._lock_found(d) then
+  perform agentundo._hurry(since);
+  if agentundo._lock_found(d, (select max(x.xmin::text::bigint) from agentundo._turn x where x.tracked = tables[1])) then
     d := agentundo._decide(ids, changes, on_conflict, merge);  -- nobody adds a dependent any more
   end if;
   if exists (select from unnest(d) x where x.status = 'conflict') then
@@ -7085,6 +7176,12 @@ begin
       raise exception using errcode = 'UNR01';  -- somebody tagged wrote while we waited: he comes along
     end if;
     perform agentundo._refuse(d, on_conflict, merge);
+  end if;
+  -- Rows that go out and come in again: whoever waited for one of them would find it gone, and be told nothing. So he
+  -- waits for the table.
+  moving := array(select distinct x.tracked from unnest(d) x where x.status in ('ok', 'merge') and x.detail ? 'replace' and x.tracked <> all (apart));
+  if moving <> '{}' then
+    raise exception using errcode = 'UNR02', message = 'agentundo: rows have to go out and come in again', detail = moving::text;
   end if;
   tally := agentundo._tally(d, replace);
 
@@ -7105,6 +7202,7 @@ begin
     perform agentundo._record_changes(d, revert_id);
     perform agentundo._expect(tally);
   end if;
+  perform agentundo._hurry(since);
   silenced := agentundo._silence(tally, strong);
   perform agentundo._restore(d, tally, replace);
   perform agentundo._require_absent(d, tally, decided, revert_id);
@@ -7348,6 +7446,9 @@ declare
   patience interval := case when current_setting('lock_timeout') = '0' then interval '60 s' else current_setting('lock_timeout')::interval end;
   began timestamptz := clock_timestamp();
   replace int[] := array[]::int[];  -- the tables in which updates are deletes and inserts
+  apart int[] := array[]::int[];    -- those that nobody else may write meanwhile
+  since timestamptz;
+  blocked boolean := false;         -- by whoever holds a lock
   stale int := 0;          -- how often something was altered while we looked
   misfortunes text[] := array[]::text[];  -- what constraints have said that the plan did not know
   old_snapshot constant boolean := current_setting('transaction_isolation') <> 'read committed';
@@ -7367,6 +7468,13 @@ begin
   loop
     begin
       d := null;
+      if blocked then
+        blocked := false;
+        perform agentundo._past_vacuum(array(
+          select agentundo._with_triggers(array(select distinct c.tracked from agentundo._change c where c.change = any (task.changes)))
+          union select agentundo._levels(x.relation, x.kind) from agentundo._tracked x where x.id = any (apart)));
+      end if;
+      since := clock_timestamp();
       if run is not null and not agentundo._members(run, from_step, scope) <@ ids then
         ids := agentundo._members(run, from_step, scope);  -- calls that were committed meanwhile
         perform agentundo._require_revert(ids, scope, reverted_by);
@@ -7381,7 +7489,7 @@ begin
       insert into agentundo._revert (id, invocations, redo, on_conflict, merge, reverted_by, reason, role)
         values (revert_id, (task.answer).invocations, redo, on_conflict, merge, reverted_by, reason, agentundo._caller());
       perform agentundo.tag(revert_id, tool => tool, actor => reverted_by);
-      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, scope, replace, run, from_step);
+      d := agentundo._attempt(task.aim, task.changes, revert_id, on_conflict, merge, scope, replace, apart, run, from_step, since);
       update agentundo._invocation i set reverts = i.reverts + 1 where i.id = any (task.locked);
       exit;
     exception
@@ -7393,12 +7501,17 @@ begin
             hint = 'Let them end first; what they write after the revert would stay.';
         end if;
         continue;
+      when sqlstate 'UNR02' then
+        get stacked diagnostics named = pg_exception_detail;
+        apart := apart || named::int[];
+        continue;
       when lock_not_available then
         -- The revert gives way and tries again.
         if clock_timestamp() > began + patience then
           raise exception using errcode = '55P03', message = format('agentundo: somebody holds rows or tables of this undo for longer than %s', patience),
             hint = 'End the transaction that holds them (see pg_stat_activity and pg_blocking_pids), then call revert again. A higher lock_timeout makes it wait longer.';
         end if;
+        blocked := true;
       when deadlock_detected or serialization_failure then
         get stacked diagnostics complaint = message_text;
         if old_snapshot or clock_timestamp() > began + patience then
@@ -7413,14 +7526,15 @@ begin
         get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text, about = pg_exception_detail;
         -- Values that change places among rows of the plan: all of them out, then all of them in. Not where
         -- a key of another table would act on the rows while they are gone.
-        if replace = '{}' and agentundo._replaceable(task.changes) <> '{}' then
+        if concat(complaint, about) <> all (misfortunes) and not old_snapshot then
+          misfortunes := misfortunes || concat(complaint, about);  -- somebody may have been faster than our look
+        elsif replace = '{}' and agentundo._replaceable(task.changes) <> '{}' then
           replace := agentundo._replaceable(task.changes);
+          apart := apart || replace;
         elsif old_snapshot then
           perform agentundo._outdated();
-        elsif concat(complaint, about) = any (misfortunes) then
-          perform agentundo._broke('unique_taken', complaint, constraint_name, table_name);
         else
-          misfortunes := misfortunes || concat(complaint, about);
+          perform agentundo._broke('unique_taken', complaint, constraint_name, table_name);
         end if;
       when integrity_constraint_violation or foreign_key_violation or restrict_violation or check_violation or not_null_violation then
         get stacked diagnostics constraint_name = constraint_name, table_name = table_name, complaint = message_text, about = pg_exception_detail;
@@ -8277,6 +8391,7 @@ begin
         raise exception using errcode = '55P03', message = format('agentundo: somebody writes to %s, or undoes it, for longer than %s', t.name, patience),
           hint = 'End the transaction that does (see pg_stat_activity and pg_blocking_pids), then call erase again. A higher lock_timeout makes it wait longer.';
       end if;
+      perform agentundo._past_vacuum(array[t.history]);
     end;
     perform pg_sleep(0.05 + random() * 0.2);
   end loop;
