@@ -9,19 +9,28 @@
 -- All functions here are pure: they know numbers for what images and columns say, and look at no table.
 
 -- Which image counts where these stand: the after of the last of them up to an entry or, negative, the before of an entry
--- that followed on somebody who was not captured; the very first before, if nobody stands.
-create or replace function agentundo._last_standing(stands boolean[], gaps boolean[], first int, upto int) returns int
+-- that followed on somebody who was not captured; the very first before, if nobody stands. Where nobody who stands
+-- has made the row, what others have changed in it is nothing.
+create or replace function agentundo._last_standing(pattern bigint[], stands boolean[], gaps boolean[], first int, upto int) returns int
 language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
+declare
+  last int;
 begin
   for i in reverse upto..1 loop
-    if stands[i] then
-      return i;
-    elsif gaps[i] then
-      return -i;
+    if stands[i] and pattern[i][2] >= 0 then
+      last := coalesce(last, i);
+      if pattern[i][5] = 0 then
+        return i;
+      elsif pattern[i][4] = 0 then
+        return last;
+      end if;
+    end if;
+    if gaps[i] then
+      return case when pattern[i][4] = 0 then -i else coalesce(last, -i) end;
     end if;
   end loop;
-  return -first;
+  return case when pattern[first][4] = 0 then -first else coalesce(last, -first) end;
 end
 $body$;
 
@@ -40,34 +49,29 @@ create or replace function agentundo._composed(pattern bigint[], cells bigint[],
 language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
 declare
-  composed bigint[];
+  composed bigint[] := array_fill(null::bigint, array[array_length(cells, 2)]);
   base bigint := pattern[first][4];
 begin
   for i in reverse upto..1 loop
     if stands[i] and pattern[i][2] >= 0 then
       if pattern[i][5] = 0 then  -- deleted
-        base := case when composed is null then 0 else base end;
-        exit;
+        return null;
       end if;
-      base := pattern[i][4];
-      composed := coalesce(composed, array_fill(null::bigint, array[array_length(cells, 2)]));
       for c in 1..array_length(cells, 2) loop
-        if composed[c] is null and (base = 0 or cells[base][c] <> cells[pattern[i][5]][c]) then
+        if composed[c] is null and (pattern[i][4] = 0 or cells[pattern[i][4]][c] <> cells[pattern[i][5]][c]) then
           composed[c] := cells[pattern[i][5]][c];
         end if;
       end loop;
-      exit when base = 0;
+      if pattern[i][4] = 0 then  -- made
+        return composed;
+      end if;
     end if;
     if gaps[i] then
-      base := case when pattern[i][4] > 0 or composed is null then pattern[i][4] else base end;
+      base := pattern[i][4];
       exit;
     end if;
-    if i = first and (pattern[i][4] > 0 or composed is null) then
-      base := pattern[i][4];
-    end if;
   end loop;
-  return case when base = 0 then composed
-    else array(select coalesce(composed[c], cells[base][c]) from generate_series(1, array_length(cells, 2)) c order by c) end;
+  return case when base > 0 then array(select coalesce(composed[c], cells[base][c]) from generate_series(1, array_length(cells, 2)) c order by c) end;
 end
 $body$;
 
@@ -153,6 +157,7 @@ create or replace function agentundo._replay(
   undoes jsonb[],          -- of undos: what they take back,
   mine boolean[],          -- whether it is of the set,
   kin boolean[],           -- or of an undo or redo of members of the set
+  sums boolean,            -- are there columns that add up? What an undo has left in these is no single writer's
   late bigint,             -- the last change before a column came
   cells bigint[],          -- what each image says in each column; null to replay whole rows
   out concerned boolean,   -- has the set a part in what the row is now?
@@ -196,7 +201,7 @@ begin
     end if;
     select t.stands, t.flips into stands, flips from agentundo._take_back(i, undoes, invocation, stands, flips) t;
     if pattern[i][2] >= 0 then
-      stands[i] := case when cells is null then agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, i)) <> state
+      stands[i] := case when cells is null then agentundo._said(pattern, agentundo._last_standing(pattern, stands, gaps, first, i)) <> state
         else agentundo._composed(pattern, cells, stands, gaps, first, i) is distinct from agentundo._cells_of(cells, state) end;
       entangled := coalesce(entangled, false) or stands[i];
       flips := case when stands[i] then flips || array[[i, i, 1]] else flips end;
@@ -214,7 +219,7 @@ begin
     begins := case when mine[i] then coalesce(begins, i) else begins end;
   end loop;
   for i in 1..n loop
-    continue when not (kin[i] and stands[i] and undoes[i] is not null)
+    continue when sums or not (kin[i] and stands[i] and undoes[i] is not null)
       or exists (select from generate_series(1, known) k where flips[k][1] = i and flips[k][2] < begins and flips[k][3] = 0);
     mine[i] := true;
     for k in 1..known loop
@@ -273,7 +278,7 @@ begin
     nothing := row_left is not distinct from agentundo._cells_of(cells, pattern[last][5]);
     stranger := before is null;  -- put together from several images: nothing can be put back but column by column
   elsif not stranger then
-    before := agentundo._last_standing(stands, gaps, first, n);
+    before := agentundo._last_standing(pattern, stands, gaps, first, n);
     -- The same, but it knows more columns; or that image was made when others stood than do now, and is not the whole
     -- row any more: of the columns that the set has changed this tells what had been there. Not if it is of somebody
     -- who wrote after what is to stand again.
@@ -297,7 +302,7 @@ begin
   steps := array(select k from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0 order by k);
   if stranger or nothing and segments = 1 then
     before := -turn;
-    if stranger and (case when cells is null then agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, turn - 1)) = 0
+    if stranger and (case when cells is null then agentundo._said(pattern, agentundo._last_standing(pattern, stands, gaps, first, turn - 1)) = 0
         else agentundo._composed(pattern, cells, stands, gaps, first, turn - 1) is null end) then
       before := null;  -- whoever had made the row is undone: it is not to come back
     end if;

@@ -17,9 +17,10 @@ $body$ select agentundo._fill($sql$,
   {{p}}whole as (
     select id, change, {{unit}}, old, tid, says from {{p}}state
     union all
-    select id, change, {{unit}}, true, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) < count(*) filter (where not old)
-    union all
-    select id, change, {{unit}}, false, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) > count(*) filter (where not old)),
+    select id, change, {{unit}}, missing > 0, null, 0
+    from (
+      select id, change, {{unit}}, count(*) filter (where not old) - count(*) filter (where old) as missing
+      from {{p}}state group by id, change, {{unit}}) c cross join lateral generate_series(1, abs(missing))),
   {{p}}balance as (
     select id, {{unit}}, says, count(*) filter (where old) - count(*) filter (where not old) as surplus,
       (array_agg(tid order by change) filter (where old))[1] as old_tid, (array_agg(tid order by change desc) filter (where not old))[1] as new_tid,
@@ -51,17 +52,18 @@ $body$ select agentundo._fill($sql$,
     from {{p}}linked l join {{p}}whole w using (id, {{unit}}) where l.starts > 1 group by id, w.change)$sql$,
   jsonb_build_object('p', prefix, 'unit', unit)) $body$;
 
--- Rows of which a change has written several at once, in the CTE {{p}}state: what is one key today was none then.
-create or replace function agentundo._torn_sql(prefix text) returns text
+-- Rows of which a change has written several at once, and not all of them came or went within the {{unit}}, in the CTE
+-- {{p}}whole: what is one key today was none then, or is one at COMMIT alone.
+create or replace function agentundo._torn_sql(prefix text, unit text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select agentundo._fill($sql$,
   {{p}}torn as materialized (
     select distinct id
     from (
-      select id, change, count(*) filter (where old) - count(*) filter (where not old) as surplus
-      from {{p}}state where change <= {{key_since}} group by id, change, says) images
-    group by id, change having sum(surplus) filter (where surplus > 0) > 1 or sum(surplus) filter (where surplus < 0) < -1)$sql$,
-  jsonb_build_object('p', prefix)) $body$;
+      select id, w.change, count(*) filter (where w.old) - count(*) filter (where not w.old) as surplus
+      from {{p}}linked l join {{p}}whole w using (id, {{unit}}) where l.starts > 1 group by id, w.change, w.says) images
+    group by id, change having sum(surplus) filter (where surplus > 0) > 1)$sql$,
+  jsonb_build_object('p', prefix, 'unit', unit)) $body$;
 
 -- The set by itself. `net` is one row for each key on which its changes do not cancel out.
 create or replace function agentundo._chains_sql() returns text
@@ -79,7 +81,7 @@ $body$ select $sql$,
     select c.id, i.change, i.xid, i.old, i.tid,
       dense_rank() over (partition by c.id order by {{image}} using operator(pg_catalog.*<)) as says
     from chain c join image i on {{same_chain}} join {{history}} h on h.ctid = i.tid)$sql$
-|| agentundo._hops_sql('', 'xid') || agentundo._torn_sql('') || $sql$,
+|| agentundo._hops_sql('', 'xid') || agentundo._torn_sql('', 'xid') || $sql$,
   intruder as materialized (   -- captured changes by others between two of ours
     select c.id, f.change
     from agentundo._change f
@@ -188,14 +190,14 @@ $body$ select $sql$,
     from said group by id, xid, invocation),
   log_state as (
     select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
-|| agentundo._hops_sql('log_', 'xid, invocation') || agentundo._torn_sql('log_') || $sql$,
+|| agentundo._hops_sql('log_', 'xid, invocation') || agentundo._torn_sql('log_', 'xid, invocation') || $sql$,
   unwritten as (   -- undos that took back whole changes without having to write the row, and undos of those
     select l.id, v.id as undo, v.number, to_jsonb(v.invocations) as undoes, exists (select from change c where c.invocation = v.id) as own
     from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
     where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)
     union
     select u.id, v.id, v.number, to_jsonb(v.invocations), exists (select from change c where c.invocation = v.id)
-    from unwritten u join agentundo._revert v on v.invocations @> array[u.undo]
+    from unwritten u join agentundo._revert v on v.invocations @> array[u.undo] and not v.partial
     where not exists (select from logged o where o.id = u.id and o.invocation = v.id and o.xid = v.xid)),
   entry as (
     select id, change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after,
@@ -223,7 +225,7 @@ $body$ select $sql$,
   alike as materialized (
     select p.pattern, r.*
     from (select distinct on (pattern) pattern, invocations, undoes, own, kin from journal) p
-    cross join lateral agentundo._replay(p.pattern, p.invocations, p.undoes, p.own, p.kin, {{late}}, null) r),
+    cross join lateral agentundo._replay(p.pattern, p.invocations, p.undoes, p.own, p.kin, {{sums}}, {{late}}, null) r),
   spread as materialized (   -- the images of rows where an undo has left something of its own, or so it seems,
     select distinct on (id, says) id, says, tid, change from said
     where id in (select j.id from journal j join alike a using (pattern) where a.entangled and a.concerned and j.pattern[1][1] > coalesce({{late}}, 0))),
@@ -232,7 +234,7 @@ $body$ select $sql$,
   by_column as materialized (
     select j.pattern, j.cells, r.*
     from (select distinct on (j.pattern, c.cells) j.pattern, j.invocations, j.undoes, j.own, j.kin, c.cells from journal j join cells c using (id)) j
-    cross join lateral agentundo._replay(j.pattern, j.invocations, j.undoes, j.own, j.kin, {{late}}, j.cells) r),
+    cross join lateral agentundo._replay(j.pattern, j.invocations, j.undoes, j.own, j.kin, {{sums}}, {{late}}, j.cells) r),
   replayed as materialized (
     select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact
     from journal j join alike a using (pattern) where j.id not in (select id from cells)
@@ -247,7 +249,9 @@ $body$ select $sql$,
       case when r.before > 0 then j.after_changes[r.before] else j.before_changes[-r.before] end as before_change,
       j.after_changes[case when j.afters[r.after] = j.afters[r.steps[cardinality(r.steps)]] then r.steps[cardinality(r.steps)] else r.after end] as after_change,
       j.after_changes[r.after] as written_by,  -- an undo of an undo leaves the very image that there was
-      o.change, r.segments, r.nothing, r.stranger,
+      o.change, r.segments, r.nothing,
+      -- A row that is to have another key again takes along what it says by now: not what it said then.
+      r.stranger or o.re_keyed and j.pattern[r.after][5] <> j.pattern[r.steps[cardinality(r.steps)]][5] as stranger,
       case when not r.stranger and (r.inexact or (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)])) then (
         select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k]))
         from unnest(r.steps) k having bool_and(j.befores[k] is not null and j.afters[k] is not null)) end as steps,
@@ -262,7 +266,7 @@ $body$ select $sql$,
     select {{keys}}, before, after, before_change, after_change, written_by, change, segments, null, coalesce(nothing, false), at,
       case when before is not null and after is not null then steps end, torn, true, coalesce(stranger, false), not stranger and nothing and segments = 1,
       re_keyed and (before is null) <> (after is null)
-    from cleared),
+    from cleared where before is not null or after is not null or segments > 1 or torn),
   known as (
     select change, version, filenode from change
     union
@@ -331,7 +335,7 @@ $body$
       'history', agentundo._history(t), 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
       'h_keys', replace(key.list, 'agentundo_one.', 'h.'), 'image_keys', replace(key.list, 'agentundo_one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'logged_image', agentundo._image_row(t.id, 'h', 'l.change'), 'logged_start', agentundo._image_row(t.id, 'h', 'l.change', up_to => begins),
-      'key_since', agentundo._key_since(t)::text,
+      'sums', (exists (select from agentundo._merge_rule m where m.tracked = t.id and m.rule = 'delta'))::text,
       'cells', ranked.cells, 'ranked', ranked.joins,
       'late', (select max(c.since_change) from agentundo._columns(t.id) c where c.live)::text,
       'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),

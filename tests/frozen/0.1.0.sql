@@ -4050,19 +4050,28 @@ $body$;
 -- All functions here are pure: they know numbers for what images and columns say, and look at no table.
 
 -- Which image counts where these stand: the after of the last of them up to an entry or, negative, the before of an entry
--- that followed on somebody who was not captured; the very first before, if nobody stands.
-create or replace function agentundo._last_standing(stands boolean[], gaps boolean[], first int, upto int) returns int
+-- that followed on somebody who was not captured; the very first before, if nobody stands. Where nobody who stands
+-- has made the row, what others have changed in it is nothing.
+create or replace function agentundo._last_standing(pattern bigint[], stands boolean[], gaps boolean[], first int, upto int) returns int
 language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
+declare
+  last int;
 begin
   for i in reverse upto..1 loop
-    if stands[i] then
-      return i;
-    elsif gaps[i] then
-      return -i;
+    if stands[i] and pattern[i][2] >= 0 then
+      last := coalesce(last, i);
+      if pattern[i][5] = 0 then
+        return i;
+      elsif pattern[i][4] = 0 then
+        return last;
+      end if;
+    end if;
+    if gaps[i] then
+      return case when pattern[i][4] = 0 then -i else coalesce(last, -i) end;
     end if;
   end loop;
-  return -first;
+  return case when pattern[first][4] = 0 then -first else coalesce(last, -first) end;
 end
 $body$;
 
@@ -4081,34 +4090,29 @@ create or replace function agentundo._composed(pattern bigint[], cells bigint[],
 language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
 declare
-  composed bigint[];
+  composed bigint[] := array_fill(null::bigint, array[array_length(cells, 2)]);
   base bigint := pattern[first][4];
 begin
   for i in reverse upto..1 loop
     if stands[i] and pattern[i][2] >= 0 then
       if pattern[i][5] = 0 then  -- deleted
-        base := case when composed is null then 0 else base end;
-        exit;
+        return null;
       end if;
-      base := pattern[i][4];
-      composed := coalesce(composed, array_fill(null::bigint, array[array_length(cells, 2)]));
       for c in 1..array_length(cells, 2) loop
-        if composed[c] is null and (base = 0 or cells[base][c] <> cells[pattern[i][5]][c]) then
+        if composed[c] is null and (pattern[i][4] = 0 or cells[pattern[i][4]][c] <> cells[pattern[i][5]][c]) then
           composed[c] := cells[pattern[i][5]][c];
         end if;
       end loop;
-      exit when base = 0;
+      if pattern[i][4] = 0 then  -- made
+        return composed;
+      end if;
     end if;
     if gaps[i] then
-      base := case when pattern[i][4] > 0 or composed is null then pattern[i][4] else base end;
+      base := pattern[i][4];
       exit;
     end if;
-    if i = first and (pattern[i][4] > 0 or composed is null) then
-      base := pattern[i][4];
-    end if;
   end loop;
-  return case when base = 0 then composed
-    else array(select coalesce(composed[c], cells[base][c]) from generate_series(1, array_length(cells, 2)) c order by c) end;
+  return case when base > 0 then array(select coalesce(composed[c], cells[base][c]) from generate_series(1, array_length(cells, 2)) c order by c) end;
 end
 $body$;
 
@@ -4194,6 +4198,7 @@ create or replace function agentundo._replay(
   undoes jsonb[],          -- of undos: what they take back,
   mine boolean[],          -- whether it is of the set,
   kin boolean[],           -- or of an undo or redo of members of the set
+  sums boolean,            -- are there columns that add up? What an undo has left in these is no single writer's
   late bigint,             -- the last change before a column came
   cells bigint[],          -- what each image says in each column; null to replay whole rows
   out concerned boolean,   -- has the set a part in what the row is now?
@@ -4237,7 +4242,7 @@ begin
     end if;
     select t.stands, t.flips into stands, flips from agentundo._take_back(i, undoes, invocation, stands, flips) t;
     if pattern[i][2] >= 0 then
-      stands[i] := case when cells is null then agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, i)) <> state
+      stands[i] := case when cells is null then agentundo._said(pattern, agentundo._last_standing(pattern, stands, gaps, first, i)) <> state
         else agentundo._composed(pattern, cells, stands, gaps, first, i) is distinct from agentundo._cells_of(cells, state) end;
       entangled := coalesce(entangled, false) or stands[i];
       flips := case when stands[i] then flips || array[[i, i, 1]] else flips end;
@@ -4255,7 +4260,7 @@ begin
     begins := case when mine[i] then coalesce(begins, i) else begins end;
   end loop;
   for i in 1..n loop
-    continue when not (kin[i] and stands[i] and undoes[i] is not null)
+    continue when sums or not (kin[i] and stands[i] and undoes[i] is not null)
       or exists (select from generate_series(1, known) k where flips[k][1] = i and flips[k][2] < begins and flips[k][3] = 0);
     mine[i] := true;
     for k in 1..known loop
@@ -4314,7 +4319,7 @@ begin
     nothing := row_left is not distinct from agentundo._cells_of(cells, pattern[last][5]);
     stranger := before is null;  -- put together from several images: nothing can be put back but column by column
   elsif not stranger then
-    before := agentundo._last_standing(stands, gaps, first, n);
+    before := agentundo._last_standing(pattern, stands, gaps, first, n);
     -- The same, but it knows more columns; or that image was made when others stood than do now, and is not the whole
     -- row any more: of the columns that the set has changed this tells what had been there. Not if it is of somebody
     -- who wrote after what is to stand again.
@@ -4338,7 +4343,7 @@ begin
   steps := array(select k from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0 order by k);
   if stranger or nothing and segments = 1 then
     before := -turn;
-    if stranger and (case when cells is null then agentundo._said(pattern, agentundo._last_standing(stands, gaps, first, turn - 1)) = 0
+    if stranger and (case when cells is null then agentundo._said(pattern, agentundo._last_standing(pattern, stands, gaps, first, turn - 1)) = 0
         else agentundo._composed(pattern, cells, stands, gaps, first, turn - 1) is null end) then
       before := null;  -- whoever had made the row is undone: it is not to come back
     end if;
@@ -4368,9 +4373,10 @@ $body$ select agentundo._fill($sql$,
   {{p}}whole as (
     select id, change, {{unit}}, old, tid, says from {{p}}state
     union all
-    select id, change, {{unit}}, true, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) < count(*) filter (where not old)
-    union all
-    select id, change, {{unit}}, false, null, 0 from {{p}}state group by id, change, {{unit}} having count(*) filter (where old) > count(*) filter (where not old)),
+    select id, change, {{unit}}, missing > 0, null, 0
+    from (
+      select id, change, {{unit}}, count(*) filter (where not old) - count(*) filter (where old) as missing
+      from {{p}}state group by id, change, {{unit}}) c cross join lateral generate_series(1, abs(missing))),
   {{p}}balance as (
     select id, {{unit}}, says, count(*) filter (where old) - count(*) filter (where not old) as surplus,
       (array_agg(tid order by change) filter (where old))[1] as old_tid, (array_agg(tid order by change desc) filter (where not old))[1] as new_tid,
@@ -4402,17 +4408,18 @@ $body$ select agentundo._fill($sql$,
     from {{p}}linked l join {{p}}whole w using (id, {{unit}}) where l.starts > 1 group by id, w.change)$sql$,
   jsonb_build_object('p', prefix, 'unit', unit)) $body$;
 
--- Rows of which a change has written several at once, in the CTE {{p}}state: what is one key today was none then.
-create or replace function agentundo._torn_sql(prefix text) returns text
+-- Rows of which a change has written several at once, and not all of them came or went within the {{unit}}, in the CTE
+-- {{p}}whole: what is one key today was none then, or is one at COMMIT alone.
+create or replace function agentundo._torn_sql(prefix text, unit text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as
 $body$ select agentundo._fill($sql$,
   {{p}}torn as materialized (
     select distinct id
     from (
-      select id, change, count(*) filter (where old) - count(*) filter (where not old) as surplus
-      from {{p}}state where change <= {{key_since}} group by id, change, says) images
-    group by id, change having sum(surplus) filter (where surplus > 0) > 1 or sum(surplus) filter (where surplus < 0) < -1)$sql$,
-  jsonb_build_object('p', prefix)) $body$;
+      select id, w.change, count(*) filter (where w.old) - count(*) filter (where not w.old) as surplus
+      from {{p}}linked l join {{p}}whole w using (id, {{unit}}) where l.starts > 1 group by id, w.change, w.says) images
+    group by id, change having sum(surplus) filter (where surplus > 0) > 1)$sql$,
+  jsonb_build_object('p', prefix, 'unit', unit)) $body$;
 
 -- The set by itself. `net` is one row for each key on which its changes do not cancel out.
 create or replace function agentundo._chains_sql() returns text
@@ -4430,7 +4437,7 @@ $body$ select $sql$,
     select c.id, i.change, i.xid, i.old, i.tid,
       dense_rank() over (partition by c.id order by {{image}} using operator(pg_catalog.*<)) as says
     from chain c join image i on {{same_chain}} join {{history}} h on h.ctid = i.tid)$sql$
-|| agentundo._hops_sql('', 'xid') || agentundo._torn_sql('') || $sql$,
+|| agentundo._hops_sql('', 'xid') || agentundo._torn_sql('', 'xid') || $sql$,
   intruder as materialized (   -- captured changes by others between two of ours
     select c.id, f.change
     from agentundo._change f
@@ -4539,14 +4546,14 @@ $body$ select $sql$,
     from said group by id, xid, invocation),
   log_state as (
     select s.* from said s join one_step o using (id, xid, invocation) where not o.simple)$sql$
-|| agentundo._hops_sql('log_', 'xid, invocation') || agentundo._torn_sql('log_') || $sql$,
+|| agentundo._hops_sql('log_', 'xid, invocation') || agentundo._torn_sql('log_', 'xid, invocation') || $sql$,
   unwritten as (   -- undos that took back whole changes without having to write the row, and undos of those
     select l.id, v.id as undo, v.number, to_jsonb(v.invocations) as undoes, exists (select from change c where c.invocation = v.id) as own
     from logged l join agentundo._reverted u on u.change = l.change join agentundo._revert v on v.id = u.revert
     where not exists (select from logged o where o.id = l.id and o.invocation = v.id and o.xid = v.xid)
     union
     select u.id, v.id, v.number, to_jsonb(v.invocations), exists (select from change c where c.invocation = v.id)
-    from unwritten u join agentundo._revert v on v.invocations @> array[u.undo]
+    from unwritten u join agentundo._revert v on v.invocations @> array[u.undo] and not v.partial
     where not exists (select from logged o where o.id = u.id and o.invocation = v.id and o.xid = v.xid)),
   entry as (
     select id, change as at, coalesce(says_before, 0) as says_before, coalesce(says_after, 0) as says_after,
@@ -4574,7 +4581,7 @@ $body$ select $sql$,
   alike as materialized (
     select p.pattern, r.*
     from (select distinct on (pattern) pattern, invocations, undoes, own, kin from journal) p
-    cross join lateral agentundo._replay(p.pattern, p.invocations, p.undoes, p.own, p.kin, {{late}}, null) r),
+    cross join lateral agentundo._replay(p.pattern, p.invocations, p.undoes, p.own, p.kin, {{sums}}, {{late}}, null) r),
   spread as materialized (   -- the images of rows where an undo has left something of its own, or so it seems,
     select distinct on (id, says) id, says, tid, change from said
     where id in (select j.id from journal j join alike a using (pattern) where a.entangled and a.concerned and j.pattern[1][1] > coalesce({{late}}, 0))),
@@ -4583,7 +4590,7 @@ $body$ select $sql$,
   by_column as materialized (
     select j.pattern, j.cells, r.*
     from (select distinct on (j.pattern, c.cells) j.pattern, j.invocations, j.undoes, j.own, j.kin, c.cells from journal j join cells c using (id)) j
-    cross join lateral agentundo._replay(j.pattern, j.invocations, j.undoes, j.own, j.kin, {{late}}, j.cells) r),
+    cross join lateral agentundo._replay(j.pattern, j.invocations, j.undoes, j.own, j.kin, {{sums}}, {{late}}, j.cells) r),
   replayed as materialized (
     select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact
     from journal j join alike a using (pattern) where j.id not in (select id from cells)
@@ -4598,7 +4605,9 @@ $body$ select $sql$,
       case when r.before > 0 then j.after_changes[r.before] else j.before_changes[-r.before] end as before_change,
       j.after_changes[case when j.afters[r.after] = j.afters[r.steps[cardinality(r.steps)]] then r.steps[cardinality(r.steps)] else r.after end] as after_change,
       j.after_changes[r.after] as written_by,  -- an undo of an undo leaves the very image that there was
-      o.change, r.segments, r.nothing, r.stranger,
+      o.change, r.segments, r.nothing,
+      -- A row that is to have another key again takes along what it says by now: not what it said then.
+      r.stranger or o.re_keyed and j.pattern[r.after][5] <> j.pattern[r.steps[cardinality(r.steps)]][5] as stranger,
       case when not r.stranger and (r.inexact or (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)])) then (
         select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k]))
         from unnest(r.steps) k having bool_and(j.befores[k] is not null and j.afters[k] is not null)) end as steps,
@@ -4613,7 +4622,7 @@ $body$ select $sql$,
     select {{keys}}, before, after, before_change, after_change, written_by, change, segments, null, coalesce(nothing, false), at,
       case when before is not null and after is not null then steps end, torn, true, coalesce(stranger, false), not stranger and nothing and segments = 1,
       re_keyed and (before is null) <> (after is null)
-    from cleared),
+    from cleared where before is not null or after is not null or segments > 1 or torn),
   known as (
     select change, version, filenode from change
     union
@@ -4682,7 +4691,7 @@ $body$
       'history', agentundo._history(t), 'lookup', lookup, 'keys', key.names, 'first_key', key.first_name,
       'h_keys', replace(key.list, 'agentundo_one.', 'h.'), 'image_keys', replace(key.list, 'agentundo_one.', 'i.'), 'in_table', agentundo._has_key(t.id, 'r', 'n'),
       'image', agentundo._image_row(t.id, 'h', 'i.change'), 'logged_image', agentundo._image_row(t.id, 'h', 'l.change'), 'logged_start', agentundo._image_row(t.id, 'h', 'l.change', up_to => begins),
-      'key_since', agentundo._key_since(t)::text,
+      'sums', (exists (select from agentundo._merge_rule m where m.tracked = t.id and m.rule = 'delta'))::text,
       'cells', ranked.cells, 'ranked', ranked.joins,
       'late', (select max(c.since_change) from agentundo._columns(t.id) c where c.live)::text,
       'after', agentundo._image_row(t.id, 'h', 'n.after_change', 'r'), 'after_by_value', agentundo._image_row(t.id, 'h', 'n.after_change', 'r', true),

@@ -11,7 +11,16 @@ import psycopg
 
 from tests.property.operations import SESSIONS, Operation
 from tests.property.schemas import Schema, alter
-from tests.property.states import BagWrite, RowId, State, Write, bag_changes, changes, read
+from tests.property.states import (
+    BagWrite,
+    RowId,
+    SeenTwice,
+    State,
+    Write,
+    bag_changes,
+    changes,
+    read,
+)
 from tests.support.undo import Connection
 
 _PLACEHOLDER = re.compile(r"@(\w+)\.(\w+)@")
@@ -29,6 +38,8 @@ class Journal:
     added: list[tuple[int, str, str]] = field(default_factory=list)
     #: Tables whose columns are not those of the beginning.
     altered: set[str] = field(default_factory=set)
+    #: Tables of which every row has a new version since.
+    rewritten: set[str] = field(default_factory=set)
 
     def of(self, row: RowId) -> list[Write]:
         """Return what was written to a row, in order."""
@@ -132,7 +143,11 @@ class History:
             else:
                 self._end(session, commit=False)
             return False
-        after = read(session.conn, self.schema)
+        try:
+            after = read(session.conn, self.schema)
+        except SeenTwice:
+            self._end(session, commit=False)
+            return False
         assert session.transaction is not None
         session.writes += [
             Write(
@@ -201,7 +216,9 @@ class History:
             self.journal.retyped.append((self.number, table, details[0]))
         elif what == "add":
             self.journal.added.append((self.number, table, details[0].uid))
-        if what not in ("rename", "rewrite"):
+        if what == "rewrite":
+            self.journal.rewritten.add(table)
+        elif what != "rename":
             self.journal.altered.add(table)
         alter(self.schema, operation.changes)
         return True

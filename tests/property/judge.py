@@ -239,6 +239,10 @@ class Judge:
                 self._unclear.add(found)
                 continue
             if arguments["merge"] and (carried := self._carried(row, rows)):
+                if forced:
+                    self.verdicts.exempt["forced"] += 1
+                    self._unclear.add(found)
+                    continue
                 self._judge_carried(row, carried, after)
                 self._unclear.add(found)
                 continue
@@ -319,6 +323,11 @@ class Judge:
             return
         if self._bag_flips(members, target):  # they can dispute it, too
             return
+        if any(
+            name in self._unclear_bags or name in self.history.journal.altered
+            for name in state.bags
+        ):
+            return
         if not self._violated(state, rows):
             raise Lie(
                 "complete", "refused, though nobody has touched it and no constraint forbids it"
@@ -328,7 +337,11 @@ class Judge:
         self, rows: list[_Row], arguments: dict[str, Any], target: _Undo | None
     ) -> set[RowId]:
         """Return the rows that others have touched since, and those that go along with them."""
-        excused = {row.id for row in rows if self._disputed(row, arguments, target)}
+        excused = {
+            row.id
+            for row in rows
+            if row.id in self._unclear or self._disputed(row, arguments, target)
+        }
         while True:
             units = {r.id[0] for r in rows if r.id in excused and _moved(r)}
             more = {r.id for r in rows if r.id[0] in units and _moved(r)} - excused
@@ -394,6 +407,12 @@ class Judge:
             return "untagged in the same transaction"
         if row.now is None and row.mine[-1].after is None:
             return "made and deleted again without a tag"
+        last = max(w.number for w in strangers)
+        if not any(w.columns for w in strangers) and (
+            any(w.number > last for w in self.history.journal.of(row.id))
+            or any(name == row.id[0] for name in self.history.journal.rewritten)
+        ):
+            return "written as it was without a tag, and again or moved by others"
         return None
 
     def _vacated(self, row: _Row, strangers: list[Write]) -> str | None:
@@ -517,6 +536,7 @@ class Judge:
                 flipped += row.mine
         # What came to nothing at one key is not undone while the row is not back at the other.
         kept = {w.number for row in rows for w in row.mine if w.keys_moved and w not in flipped}
+        self._unclear |= {w.row for w in flipped if w.row not in changed and w.number in kept}
         flipped = [w for w in flipped if w.row in changed or w.number not in kept]
         if not target:  # of a call that was undone already nothing is undone again
             members = members & self._originals(result.invocations) or members

@@ -31,9 +31,9 @@ def replay(table: Table, writes: Sequence[Write], standing: Iterable[Write]) -> 
             continue
         if write.after is None:
             row = None
-        elif write.before is None or row is None:
+        elif write.before is None:
             row = dict(write.after)
-        else:
+        elif row is not None:  # what is changed in a row that nobody has made is nothing
             for uid in write.columns:
                 cell = write.after[uid]
                 if uid in deltas and NULL not in (cell, write.before[uid], row.get(uid, NULL)):

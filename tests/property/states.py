@@ -41,8 +41,12 @@ class State:
         return self.rows[row].cells if row in self.rows else None
 
 
+class SeenTwice(Exception):
+    """Under REPEATABLE READ: one's own row, and that of its key which others have deleted since."""
+
+
 def read(conn: Connection, schema: Schema) -> State:
-    """Read all tables, as the connection's transaction sees them."""
+    """Read all tables, as the connection's transaction sees them; raise `SeenTwice`."""
     state = State({}, {t.name: {} for t in schema.tables if not t.key})
     query = " union all ".join(_select(table) for table in schema.tables)
     for name, place, version, key, cells in conn.execute(query.encode()).fetchall():
@@ -50,7 +54,8 @@ def read(conn: Connection, schema: Schema) -> State:
         row = dict(zip((c.uid for c in table.columns), cells, strict=True))
         if table.key:
             found = (name, tuple(key))
-            assert found not in state.rows, f"two rows with one key: {found}"
+            if found in state.rows:
+                raise SeenTwice(found)
             state.rows[found] = Row(place, version, row)
         else:
             state.bags[name][f"{place} {version}"] = tuple(row.items())
