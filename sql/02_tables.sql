@@ -363,7 +363,7 @@ create type agentundo._task as (aim text[], changes bigint[], locked text[], ans
 
 -- Rows that generated statements of the plan hand back.
 create type agentundo._pair as (there int, here int);
-create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], complete boolean, replaced boolean, sums jsonb);
+create type agentundo._difference as (place int, reason text, inserted boolean, cut boolean, ours text[], by_value text[], captured text[], complete boolean, replaced boolean, sums jsonb, began tid, began_at bigint);
 create type agentundo._written as (
   change bigint, xid xid8, version bigint, void boolean, operation "char", invocation text, was jsonb, became jsonb, undid text[],
   own boolean, first_own bigint, covered boolean, all_was jsonb[], all_became jsonb[]);

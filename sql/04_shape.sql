@@ -309,6 +309,8 @@ begin
     return 'it has no columns of its own to restore';
   elsif (select count(*) from pg_attribute a where a.attrelid = relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '') > 1598 then
     return 'it has more than 1598 columns; history needs room for two of ours beside them';
+  elsif exists (select from pg_attribute a where a.attrelid = relation and a.attnum > 0 and a.attname like 'agentundo.%') then
+    return 'it has a column named "agentundo.*", as we name columns in our queries; rename it';
   elsif c.relispartition then
     return format('it is a partition; track its root %s', pg_partition_root(relation));
   elsif exists (select from pg_rewrite where ev_class = relation and ev_type <> '1') then

@@ -359,28 +359,29 @@ begin
       select d.*, %7$s
       from unnest($1) d join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
       where %13$s and d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')),
+    own as materialized (    -- what the set has written to a row in several turns, and what it found
+      select p.place, array_agg(distinct y.name) filter (where y.name is not null) as names, (array_agg(p.old order by p.change))[1] as began, min(p.change) as began_at
+      from (
+        select a.place, c.change, min(h.ctid) filter (where (h._image = 'O') <> c.inverted) as old, min(h.ctid) filter (where (h._image = 'N') <> c.inverted) as new
+        from item a join %4$s h on %6$s join agentundo._change c on coalesce(c.source, c.change) = h._change
+        where a.detail ? 'segments' and c.tracked = %12$s and c.change = any ($6) and not %16$s
+        group by a.place, c.change) p
+      left join lateral unnest(coalesce(
+        (select array_remove(array[%3$s]::text[], null) from %4$s o, %4$s n where o.ctid = p.old and n.ctid = p.new), array[%14$s]::text[])) y (name) on true
+      group by p.place),
     pair as materialized (   -- what others, who stand, have written to it since
       select a.place, c.change, min(h.ctid) filter (where (h._image = 'O') <> c.inverted) as old, min(h.ctid) filter (where (h._image = 'N') <> c.inverted) as new
       from item a
+      left join own on own.place = a.place
       join %4$s h on %6$s
       join agentundo._change c on coalesce(c.source, c.change) = h._change
-      where c.tracked = %12$s and c.change > a.after_change and c.change <> all ($6) and c.change <> all ($7) and %11$s
+      where c.tracked = %12$s and c.change > coalesce(own.began_at, a.after_change) and c.change <> all ($6) and c.change <> all ($7) and %11$s
       group by a.place, c.change),
     captured as materialized (
       select p.place, array_agg(distinct y.name) as names, bool_or(p.old is null or p.new is null) as replaced
       from pair p cross join lateral unnest(
         -- made or deleted, come from another key, or written as it was: all of it is theirs
         coalesce((select nullif(array_remove(array[%3$s]::text[], null), '{}') from %4$s o, %4$s n where o.ctid = p.old and n.ctid = p.new), array[%14$s]::text[])) y (name)
-      group by p.place),
-    own as materialized (    -- what the set has written to a row in several turns
-      select p.place, array_agg(distinct y.name) as names
-      from (
-        select a.place, c.change, min(h.ctid) filter (where (h._image = 'O') <> c.inverted) as old, min(h.ctid) filter (where (h._image = 'N') <> c.inverted) as new
-        from item a join %4$s h on %6$s join agentundo._change c on coalesce(c.source, c.change) = h._change
-        where a.detail ? 'segments' and c.tracked = %12$s and c.change = any ($6) and not %16$s
-        group by a.place, c.change) p
-      cross join lateral unnest(coalesce(
-        (select array_remove(array[%3$s]::text[], null) from %4$s o, %4$s n where o.ctid = p.old and n.ctid = p.new), array[%14$s]::text[])) y (name)
       group by p.place)
     select array_agg(row(d.place, d.reason, d.before is null, coalesce((d.detail ->> 'segments')::int, 1) > 1,
       coalesce(own.names, (select array_remove(array[%1$s]::text[], null) from %4$s a left join %4$s b on b.ctid = d.before where a.ctid = d.after)),
@@ -395,7 +396,7 @@ begin
         select jsonb_build_object(%10$s)
         from agentundo._change c
         join %4$s h on h._change = coalesce(c.source, c.change) and (%15$s or %9$s)  -- of a row that moved at both keys
-        where c.tracked = d.tracked and c.change = any ($6) and not %16$s) end)::agentundo._difference)
+        where c.tracked = d.tracked and c.change = any ($6) and not %16$s) end, own.began, own.began_at)::agentundo._difference)
     from unnest($1) d
     join lateral (select r.xmin::text::bigint as agentundo_version, r.* from %5$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
     join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
@@ -422,12 +423,14 @@ $body$
 declare
   t agentundo._tracked;
   item agentundo._difference;
+  whole_story boolean;   -- was everybody captured, and has nobody undone anything?
 begin
   for t in
     select * from agentundo._tracked x
     where x.id in (select y.tracked from unnest(d) y where y.reason in ('row_changed', 'row_rewritten') and y.cur is not null and y.after is not null)
       and exists (select from agentundo._key(x.id))
   loop
+    whole_story := merge and t.all_since is not null and not agentundo._is_copy() and agentundo._journal_begins(t, changes) is null;
     foreach item in array agentundo._differences(t, d, changes, family, merge) loop
       declare
         shared text[];
@@ -456,6 +459,16 @@ begin
           x.columns := our_columns;
           x.delta := (select jsonb_object_agg(k, item.sums -> k) from unnest(added) k where k = any (our_columns));
           x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when x.after_change > t.all_since and not agentundo._is_copy() then 'captured' else 'value' end, 'kept', their_columns);
+        elsif merge and whole_story and item.cut and item.began is not null and item.began_at > greatest(t.all_since, agentundo._key_since(t))
+          and not item.replaced and x.unit is null and not x.detail ? 'moved' and (item.complete or x.detail ->> 'last_segment' = 'ok') and shared <@ added then
+          x.status := 'merge';  -- in turns with others, each in columns of his own: back to before the first
+          x.reason := null;
+          x.action := 'update';
+          x.before := item.began;
+          x.before_change := item.began_at;
+          x.columns := our_columns;
+          x.delta := (select jsonb_object_agg(k, item.sums -> k) from unnest(added) k where k = any (our_columns));
+          x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', 'captured', 'kept', their_columns);
         else
           x.columns := case when merge and not shared <@ added then array(select u from unnest(shared) u where u <> all (added)) when their_columns <> '{}' then their_columns else our_columns end;
         end if;
@@ -498,8 +511,42 @@ begin
 end
 $body$;
 
+-- Rows that are gone from where the set left them because others have given them another key: whoever brought the old one
+-- back would have two.
+create or replace function agentundo._moved_on(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  x agentundo._decision;
+  i int;
+  places int[];
+begin
+  for t in
+    select * from agentundo._tracked g
+    where g.id in (select y.tracked from unnest(d) y where y.status = 'conflict' and y.reason = 'row_deleted' and y.after is not null)
+      and exists (select from agentundo._key(g.id))
+  loop
+    select found.places into places from agentundo._look(format($sql$
+      select array_agg(y.place)
+      from unnest($1) y join lateral (select * from %1$s h where h.ctid = y.after offset 0) a on true
+      where y.tracked = %2$s and y.status = 'conflict' and y.reason = 'row_deleted' and exists (
+        select from %1$s h join agentundo._change c on coalesce(c.source, c.change) = h._change
+        where %3$s and c.tracked = y.tracked and c.change > y.after_change and c.operation = 'U' and not c.void
+        group by c.change having count(*) filter (where (h._image = 'O') <> c.inverted) > count(*) filter (where (h._image = 'N') <> c.inverted))$sql$,
+      agentundo._history(t), t.id, agentundo._same_key(t.id, 'h', 'a')), null, d) as found (places int[]);
+    foreach i in array coalesce(places, '{}') loop
+      x := d[i];
+      x.detail := coalesce(x.detail, '{}') || '{"moved_on": true}';
+      d[i] := x;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
 -- force: the whole row as it was, whatever others made of it. What would break a constraint, or
--- what cannot be put back at all, stays a conflict; so does a row without a key that is gone.
+-- what cannot be put back at all, stays a conflict; so does a row without a key that is gone, or one that has another key by now.
 create or replace function agentundo._force(d agentundo._decision[]) returns agentundo._decision[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -510,6 +557,7 @@ begin
     select y.* from unnest(d) y
     where y.status = 'conflict' and y.reason in ('row_changed', 'row_rewritten', 'row_deleted', 'row_exists')
       and (y.cur is not null or y.before is not null or y.unit is not null or y.detail ->> 'last_segment' in ('ok', 'nothing'))
+      and not coalesce(y.detail ? 'moved_on', false)
   loop
     x.detail := coalesce(x.detail, '{}') || jsonb_build_object('forced', x.reason);
     x.action := case when x.before is null and x.cur is null or x.detail ->> 'last_segment' = 'nothing' then 'none' when x.before is null then 'delete' when x.cur is null then 'insert' else 'update' end;

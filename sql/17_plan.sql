@@ -417,7 +417,7 @@ begin
   end if;
   d := agentundo._hide(d);
   if on_conflict = 'force' then
-    d := agentundo._force(d);
+    d := agentundo._force(agentundo._moved_on(d));
   end if;
   d := agentundo._rebuild(d);
   if on_conflict = 'skip' then

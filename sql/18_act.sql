@@ -680,7 +680,8 @@ begin
     perform agentundo._record_changes(d, revert_id);
     perform agentundo._expect(tally);
   end if;
-  perform agentundo._hurry(since);
+  -- All is locked: who makes us wait now has a unique value, or a parent, and may wait for us. Nobody knows how long it takes.
+  perform set_config('lock_timeout', '1ms', true);
   silenced := agentundo._silence(tally, strong);
   perform agentundo._restore(d, tally, replace);
   perform agentundo._require_absent(d, tally, decided, revert_id);

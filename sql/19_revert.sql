@@ -31,16 +31,17 @@ end
 $body$;
 
 -- What helps against conflicts of these kinds, beyond what was asked for; nothing is offered that does not.
-create or replace function agentundo._ways_out(reasons text[], on_conflict text, merge boolean) returns text
+-- Of a row that is not one any more (without a key, or with another) there is only one: `lost`.
+create or replace function agentundo._ways_out(reasons text[], on_conflict text, merge boolean, lost boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
   select 'See agentundo.plan(). Then revert with '
-    || case when not merge and reasons <@ '{row_changed}' then 'merge => true (puts back only the columns that nobody else changed), ' else '' end
+    || case when not lost and not merge and reasons <@ '{row_changed}' then 'merge => true (puts back only the columns that nobody else changed), ' else '' end
     || 'on_conflict => ''skip'' (leaves these rows)'
-    || case when on_conflict = 'cascade' or reasons && '{schema_changed,constraint,erased,not_visible}' then ''
+    || case when lost or on_conflict = 'cascade' or reasons && '{schema_changed,constraint,erased,not_visible}' then ''
          when reasons && '{unique_taken,has_dependents,missing_parent}' then ' or ''cascade'' (takes later agent work along)'
          else ', ''cascade'' (takes later agent work along)' end
-    || case when reasons <@ '{row_changed,row_rewritten,row_deleted,row_exists}' then ' or ''force''' else '' end
+    || case when not lost and reasons <@ '{row_changed,row_rewritten,row_deleted,row_exists}' then ' or ''force''' else '' end
     || case when reasons && '{unique_taken,has_dependents,missing_parent,constraint}' then '; or change what stands in the way first.' else '.' end
 $body$;
 
@@ -74,8 +75,11 @@ begin
       coalesce(' (' || (select string_agg(c, ', ') from jsonb_array_elements_text(first_one -> 'columns') c) || ')', coalesce(' (' || (first_one ->> 'constraint') || ')', '')),
       case when total > 1 then ', and more' else '' end),
     case when on_conflict = 'force'
-      then 'Even force does not break constraints. See agentundo.plan(); revert or change what stands in the way first.'
-      else agentundo._ways_out(array(select distinct x.reason from unnest(d) x where x.status = 'conflict'), on_conflict, merge) end,
+      then 'Even force breaks no constraint, and makes no second row of one that has another key by now, or none. See agentundo.plan(); revert or change what stands in the way first.'
+      else agentundo._ways_out(array(select distinct x.reason from unnest(d) x where x.status = 'conflict'), on_conflict, merge, exists (
+        select from unnest(agentundo._moved_on(d)) x
+        where x.status = 'conflict' and (not exists (select from agentundo._key(x.tracked)) or x.detail ? 'moved_on'
+          or x.reason in ('row_exists', 'row_deleted') and (x.unit is not null or x.detail ? 'moved')))) end,
     jsonb_build_object('total', total, 'conflicts', listed));
 end
 $body$;

@@ -9,10 +9,8 @@ import pytest
 from tests.conftest import Connection
 from tests.support.state import assert_same
 from tests.support.undo import (
-    FORCE,
     Refusal,
     Result,
-    plan,
     plan_run,
     redo,
     revert,
@@ -21,7 +19,7 @@ from tests.support.undo import (
     rows,
     status,
 )
-from tests.support.undoing import everything, reasons, track, write
+from tests.support.undoing import everything, track, write
 
 pytestmark = pytest.mark.core
 
@@ -89,64 +87,3 @@ def test_a_set_is_refused_where_others_wrote_its_own_column_in_between(db: Conne
     assert outcome.reasons == ["row_changed"]
     assert "b" in outcome.conflicts[0]["columns"]
     assert_same(now, everything(db))
-
-
-# As it should be already -------------------------------------------------------------------------
-
-
-@pytest.fixture
-def forced(db: Connection) -> Connection:
-    """Undo the first of two calls by force, over the second."""
-    db.execute("create table t (id int primary key, c int); insert into t values (1, 0), (2, 0)")
-    track(db, "t", capture="all")
-    write(db, "update t set c = 1 where id = 1", tag="a1")
-    write(db, "update t set c = 2 where id = 1", tag="a2")
-    assert revert(db, "a1", **FORCE).status == "reverted"
-    assert rows(db, "select * from t order by id") == [(1, 0), (2, 0)]
-    return db
-
-
-def test_a_row_that_force_has_put_back_is_no_conflict_of_a_set(forced: Connection) -> None:
-    before = everything(forced)
-    assert reasons(forced, ["a1", "a2"]) == {}
-    assert [one.acts for one in plan(forced, ["a1", "a2"]) if one.acts] == []
-    assert undo(forced, ["a1", "a2"]).counts == (0, 0, 0, 0, 0)
-    assert_same(before, everything(forced))
-
-
-def test_a_row_that_force_has_put_back_does_not_hold_up_others_of_a_set(
-    forced: Connection,
-) -> None:
-    before = everything(forced)
-    write(forced, "update t set c = 5 where id = 2", tag="a3")
-    assert undo(forced, ["a1", "a2", "a3"]).counts == (0, 0, 1, 0, 0)
-    assert_same(before, everything(forced))
-
-
-def test_a_row_that_somebody_wrote_after_force_is_a_conflict_of_a_set(forced: Connection) -> None:
-    forced.execute("update t set c = 9 where id = 1")
-    now = everything(forced)
-    outcome = revert_as_planned(forced, ["public.t"], ["a1", "a2"])
-    assert isinstance(outcome, Refusal)
-    assert_same(now, everything(forced))
-
-
-# Another row at the key --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("merge", [False, True])
-@pytest.mark.parametrize("gone", ["delete from t where id = 3", "update t set id = 9 where id = 3"])
-def test_skip_takes_a_move_back_to_whose_new_key_the_call_had_written_another_row(
-    db: Connection, gone: str, merge: bool
-) -> None:
-    """Which somebody has taken from there; the row that moved is nobody else's."""
-    db.execute("create table t (id int primary key, v text, name text)")
-    db.execute("insert into t values (1, 'one', 'n1'), (3, 'three', 'n3')")
-    track(db, "t", capture="all")
-    write(db, "update t set v = 'x' where id = 3", tag="call")
-    db.execute(gone.encode())
-    write(db, "update t set id = 3 where id = 1", tag="call")
-    done = undo(db, "call", on_conflict="skip", merge=merge)
-    assert done.status == "partially_reverted"
-    left = [] if "delete" in gone else [(9, "x", "n3")]
-    assert rows(db, "select * from t order by id") == [(1, "one", "n1"), *left]
