@@ -577,8 +577,8 @@ begin
     begin
       perform set_config('lock_timeout', (extract(epoch from current_setting('deadlock_timeout')::interval) * 1200)::int || 'ms', true);
       execute format('lock table only %s in share row exclusive mode', r);
-      raise exception using errcode = 'UNR02';
-    exception when lock_not_available or deadlock_detected or sqlstate 'UNR02' then
+      raise exception using errcode = 'UNR01';
+    exception when lock_not_available or deadlock_detected or sqlstate 'UNR01' then
       null;
     end;
   end loop;
@@ -659,7 +659,7 @@ begin
   -- waits for the table.
   moving := array(select distinct x.tracked from unnest(d) x where x.status in ('ok', 'merge') and x.detail ? 'replace' and x.tracked <> all (apart));
   if moving <> '{}' then
-    raise exception using errcode = 'UNR02', message = 'agentundo: rows have to go out and come in again', detail = moving::text;
+    raise exception using errcode = 'UNR02', detail = moving::text;
   end if;
   tally := agentundo._tally(d, replace);
 

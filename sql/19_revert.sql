@@ -75,7 +75,7 @@ begin
       coalesce(' (' || (select string_agg(c, ', ') from jsonb_array_elements_text(first_one -> 'columns') c) || ')', coalesce(' (' || (first_one ->> 'constraint') || ')', '')),
       case when total > 1 then ', and more' else '' end),
     case when on_conflict = 'force'
-      then 'Even force breaks no constraint, and makes no second row of one that has another key by now, or none. See agentundo.plan(); revert or change what stands in the way first.'
+      then 'Even force does not break constraints. See agentundo.plan(); revert or change what stands in the way first.'
       else agentundo._ways_out(array(select distinct x.reason from unnest(d) x where x.status = 'conflict'), on_conflict, merge, exists (
         select from unnest(agentundo._moved_on(d)) x
         where x.status = 'conflict' and (not exists (select from agentundo._key(x.tracked)) or x.detail ? 'moved_on'

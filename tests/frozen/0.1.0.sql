@@ -7158,8 +7158,8 @@ begin
     begin
       perform set_config('lock_timeout', (extract(epoch from current_setting('deadlock_timeout')::interval) * 1200)::int || 'ms', true);
       execute format('lock table only %s in share row exclusive mode', r);
-      raise exception using errcode = 'UNR02';
-    exception when lock_not_available or deadlock_detected or sqlstate 'UNR02' then
+      raise exception using errcode = 'UNR01';
+    exception when lock_not_available or deadlock_detected or sqlstate 'UNR01' then
       null;
     end;
   end loop;
@@ -7240,7 +7240,7 @@ begin
   -- waits for the table.
   moving := array(select distinct x.tracked from unnest(d) x where x.status in ('ok', 'merge') and x.detail ? 'replace' and x.tracked <> all (apart));
   if moving <> '{}' then
-    raise exception using errcode = 'UNR02', message = 'agentundo: rows have to go out and come in again', detail = moving::text;
+    raise exception using errcode = 'UNR02', detail = moving::text;
   end if;
   tally := agentundo._tally(d, replace);
 
@@ -7354,7 +7354,7 @@ begin
       coalesce(' (' || (select string_agg(c, ', ') from jsonb_array_elements_text(first_one -> 'columns') c) || ')', coalesce(' (' || (first_one ->> 'constraint') || ')', '')),
       case when total > 1 then ', and more' else '' end),
     case when on_conflict = 'force'
-      then 'Even force breaks no constraint, and makes no second row of one that has another key by now, or none. See agentundo.plan(); revert or change what stands in the way first.'
+      then 'Even force does not break constraints. See agentundo.plan(); revert or change what stands in the way first.'
       else agentundo._ways_out(array(select distinct x.reason from unnest(d) x where x.status = 'conflict'), on_conflict, merge, exists (
         select from unnest(agentundo._moved_on(d)) x
         where x.status = 'conflict' and (not exists (select from agentundo._key(x.tracked)) or x.detail ? 'moved_on'
@@ -8496,7 +8496,7 @@ do $body$
 declare
   -- What tag() and track() call with the caller's own rights.
   for_tag text[] := array['tag', 'version', '_check_id', '_step', '_note_baseline'];
-  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputize_owner', '_deputy', '_deputy_of', '_lock_grants', '_create_deputy', '_admit', '_why_not_trackable',
+  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputize_owner', '_deputy', '_deputy_of', '_lock_grants', '_create_deputy', '_admit', '_why_not_trackable', '_tree',
                             '_remember_schema', '_kept_mode', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
   for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
   for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version', 'row_writer', 'effects_of'];
