@@ -10,7 +10,7 @@
 
 -- Which image counts where these stand: the after of the last of them up to an entry or, negative, the before of an entry
 -- that followed on somebody who was not captured; the very first before, if nobody stands. Where nobody who stands
--- has made the row, what others have changed in it is nothing.
+-- has made the row, what others have changed in it is nothing; whoever changed it after it was deleted has it.
 create or replace function agentundo._last_standing(pattern bigint[], stands boolean[], gaps boolean[], first int, upto int) returns int
 language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
@@ -20,9 +20,7 @@ begin
   for i in reverse upto..1 loop
     if stands[i] and pattern[i][2] >= 0 then
       last := coalesce(last, i);
-      if pattern[i][5] = 0 then
-        return i;
-      elsif pattern[i][4] = 0 then
+      if pattern[i][4] = 0 or pattern[i][5] = 0 then
         return last;
       end if;
     end if;
@@ -50,23 +48,22 @@ language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
 declare
   composed bigint[] := array_fill(null::bigint, array[array_length(cells, 2)]);
-  base bigint := pattern[first][4];
+  base bigint;
 begin
   for i in reverse upto..1 loop
     if stands[i] and pattern[i][2] >= 0 then
-      if pattern[i][5] = 0 then  -- deleted
-        return null;
-      end if;
+      exit when pattern[i][5] = 0;  -- deleted
       for c in 1..array_length(cells, 2) loop
         if composed[c] is null and (pattern[i][4] = 0 or cells[pattern[i][4]][c] <> cells[pattern[i][5]][c]) then
           composed[c] := cells[pattern[i][5]][c];
         end if;
       end loop;
-      if pattern[i][4] = 0 then  -- made
+      base := pattern[i][4];
+      if base = 0 then  -- made
         return composed;
       end if;
     end if;
-    if gaps[i] then
+    if gaps[i] or i = first then
       base := pattern[i][4];
       exit;
     end if;

@@ -433,7 +433,7 @@ begin
     cross join lateral (
       select case when y.before is null then 'D' else 'I' end::"char" as operation, array_agg(y) as rows
       from unnest(d) y
-      where y.tracked = x.id and y.status = 'done' and y.cur is null and (y.before is null) <> (y.after is null)
+      where y.tracked = x.id and y.status = 'done' and y.cur is null and coalesce(y.before, y.after) is not null
         and not coalesce(y.detail ? 'segments', false)
       group by 1) k
     where exists (select from agentundo._key(x.id))

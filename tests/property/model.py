@@ -25,14 +25,15 @@ def replay(table: Table, writes: Sequence[Write], standing: Iterable[Write]) -> 
     """
     chosen = {id(write) for write in standing}
     row = dict(writes[0].before) if writes[0].before is not None else None
+    made = row is not None
     deltas = {c.uid for c in table.columns if c.delta}
     for write in writes:
         if id(write) not in chosen:
             continue
         if write.after is None:
-            row = None
-        elif write.before is None:
-            row = dict(write.after)
+            row, made = None, True
+        elif write.before is None or (row is None and made):
+            row, made = dict(write.after), True
         elif row is not None:  # what is changed in a row that nobody has made is nothing
             for uid in write.columns:
                 cell = write.after[uid]
