@@ -521,7 +521,8 @@ class Judge:
         up = target is not None and not target.again
         for row in rows:
             strangers = row.others_between + row.others_after
-            if (strangers and row.id in changed and not arguments["merge"]) or (
+            merged = arguments["merge"] and arguments["on_conflict"] != "force"
+            if (strangers and row.id in changed and not merged) or (
                 # It is as it has to be, but not for this undo: whether that counts is a matter of
                 # how its turns hang together.
                 (row.done and (row.others_between or (strangers and arguments["merge"])))
@@ -530,8 +531,10 @@ class Judge:
                 self._unclear.add(row.id)
             aim = row.mine[-1].after if up else row.mine[0].before
             gone = row.now is None and aim is None
-            # Where a redo leaves something, the undo stands for all that it did not have to write.
+            # Where a redo leaves something, what it did not have to write may stand either way.
             idle = row.done and not (target and result.status == "partially_reverted")
+            if row.done and not idle:
+                self._unclear.add(row.id)
             if row.id in changed or (idle and (not strangers or gone)):
                 flipped += row.mine
         # What came to nothing at one key is not undone while the row is not back at the other.
