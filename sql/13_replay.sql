@@ -48,11 +48,16 @@ language plpgsql immutable set search_path = pg_catalog, pg_temp as
 $body$
 declare
   composed bigint[] := array_fill(null::bigint, array[array_length(cells, 2)]);
-  base bigint;
+  base bigint := pattern[first][4];
+  changed boolean := false;
 begin
   for i in reverse upto..1 loop
     if stands[i] and pattern[i][2] >= 0 then
-      exit when pattern[i][5] = 0;  -- deleted
+      if pattern[i][5] = 0 then  -- deleted
+        base := case when changed then base else 0 end;
+        exit;
+      end if;
+      changed := true;
       for c in 1..array_length(cells, 2) loop
         if composed[c] is null and (pattern[i][4] = 0 or cells[pattern[i][4]][c] <> cells[pattern[i][5]][c]) then
           composed[c] := cells[pattern[i][5]][c];
