@@ -170,7 +170,8 @@ create or replace function agentundo._replay(
   out nothing boolean,     -- do the two images say the same?
   out stranger boolean,    -- has somebody else written since, who stands? Then they are those of the set's own last turn
   out entangled boolean,   -- has an undo left something that no image of a writer has? Then columns tell more
-  out inexact boolean)     -- does the image that the row goes back to tell the truth of the set's own columns alone?
+  out inexact boolean,     -- does the image that the row goes back to tell the truth of the set's own columns alone?
+  out whole boolean)       -- or of the whole row, whoever has been undone since: it is as its maker has made it
 language plpgsql immutable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -265,6 +266,8 @@ begin
       end loop;
     end if;
   end loop;
+  after := agentundo._last_standing(pattern, stands, gaps, first, n);
+  whole := after > 0 and pattern[greatest(after, 1)][4] = 0;
   if not stranger and cells is not null then
     row_left := agentundo._composed(pattern, cells, stands, gaps, first, n);
     select array_agg((
@@ -275,6 +278,7 @@ begin
     if before is null then
       before := agentundo._image_saying(pattern, cells, row_left, changed);
       inexact := true;
+      whole := false;
     end if;
     after := last;
     nothing := row_left is not distinct from agentundo._cells_of(cells, pattern[last][5]);

@@ -236,10 +236,10 @@ $body$ select $sql$,
     from (select distinct on (j.pattern, c.cells) j.pattern, j.invocations, j.undoes, j.own, j.kin, c.cells from journal j join cells c using (id)) j
     cross join lateral agentundo._replay(j.pattern, j.invocations, j.undoes, j.own, j.kin, {{sums}}, {{late}}, j.cells) r),
   replayed as materialized (
-    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact
+    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact, a.whole
     from journal j join alike a using (pattern) where j.id not in (select id from cells)
     union all
-    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact
+    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact, a.whole
     from journal j join cells c using (id) join by_column a on a.pattern = j.pattern and a.cells = c.cells),
   own_part as (
     select id, max(change) as change, min(at) as at, bool_or(re_keyed) as re_keyed   -- did the set give the row another key?
@@ -252,7 +252,8 @@ $body$ select $sql$,
       o.change, r.segments, r.nothing,
       -- A row that is to have another key again takes along what it says by now: not what it said then.
       r.stranger or o.re_keyed and j.pattern[r.after][5] <> j.pattern[r.steps[cardinality(r.steps)]][5] as stranger,
-      case when not r.stranger and (r.inexact or (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)])) then (
+      case when not r.stranger and (r.inexact or (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)])
+          and not r.whole) then (
         select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k]))
         from unnest(r.steps) k having bool_and(j.befores[k] is not null and j.afters[k] is not null)) end as steps,
       o.re_keyed, o.at, d.id in (select id from log_torn) as torn

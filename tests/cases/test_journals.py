@@ -386,6 +386,19 @@ def test_a_row_made_and_set_is_what_the_last_who_stands_left(make: Make, then: l
         assert table(db) == ([] if then[0] == call == "set" else [(1, 5 if only_made else 6)])
 
 
+def test_a_row_made_anew_is_all_its_makers_when_it_is_made_again(make: Make) -> None:
+    db = make("1, 1")
+    db.execute("alter table t add column note text default 'was'")
+    write(db, "update t set note = 'set'", tag="set")
+    write(db, "delete from t", tag="deleted")
+    write(db, "insert into t values (1, 0, 'set')", tag="made")
+    assert revert(db, ["deleted", "made"]).status == "reverted"
+    assert revert(db, "set").status == "reverted"
+    assert rows(db, "table t") == [(1, 1, "was")]
+    assert redo(db, "made").status == "reverted"
+    assert rows(db, "table t") == [(1, 0, "set")]
+
+
 # A later call was undone in part ----------------------------------------------------------------
 
 

@@ -4213,7 +4213,8 @@ create or replace function agentundo._replay(
   out nothing boolean,     -- do the two images say the same?
   out stranger boolean,    -- has somebody else written since, who stands? Then they are those of the set's own last turn
   out entangled boolean,   -- has an undo left something that no image of a writer has? Then columns tell more
-  out inexact boolean)     -- does the image that the row goes back to tell the truth of the set's own columns alone?
+  out inexact boolean,     -- does the image that the row goes back to tell the truth of the set's own columns alone?
+  out whole boolean)       -- or of the whole row, whoever has been undone since: it is as its maker has made it
 language plpgsql immutable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -4308,6 +4309,8 @@ begin
       end loop;
     end if;
   end loop;
+  after := agentundo._last_standing(pattern, stands, gaps, first, n);
+  whole := after > 0 and pattern[greatest(after, 1)][4] = 0;
   if not stranger and cells is not null then
     row_left := agentundo._composed(pattern, cells, stands, gaps, first, n);
     select array_agg((
@@ -4318,6 +4321,7 @@ begin
     if before is null then
       before := agentundo._image_saying(pattern, cells, row_left, changed);
       inexact := true;
+      whole := false;
     end if;
     after := last;
     nothing := row_left is not distinct from agentundo._cells_of(cells, pattern[last][5]);
@@ -4596,10 +4600,10 @@ $body$ select $sql$,
     from (select distinct on (j.pattern, c.cells) j.pattern, j.invocations, j.undoes, j.own, j.kin, c.cells from journal j join cells c using (id)) j
     cross join lateral agentundo._replay(j.pattern, j.invocations, j.undoes, j.own, j.kin, {{sums}}, {{late}}, j.cells) r),
   replayed as materialized (
-    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact
+    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact, a.whole
     from journal j join alike a using (pattern) where j.id not in (select id from cells)
     union all
-    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact
+    select j.id, a.concerned, a.before, a.after, a.steps, a.segments, a.nothing, a.stranger, a.inexact, a.whole
     from journal j join cells c using (id) join by_column a on a.pattern = j.pattern and a.cells = c.cells),
   own_part as (
     select id, max(change) as change, min(at) as at, bool_or(re_keyed) as re_keyed   -- did the set give the row another key?
@@ -4612,7 +4616,8 @@ $body$ select $sql$,
       o.change, r.segments, r.nothing,
       -- A row that is to have another key again takes along what it says by now: not what it said then.
       r.stranger or o.re_keyed and j.pattern[r.after][5] <> j.pattern[r.steps[cardinality(r.steps)]][5] as stranger,
-      case when not r.stranger and (r.inexact or (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)])) then (
+      case when not r.stranger and (r.inexact or (-r.before, r.after) is distinct from (r.steps[1], r.steps[cardinality(r.steps)])
+          and not r.whole) then (
         select jsonb_agg(jsonb_build_array(j.befores[k], j.before_changes[k], j.afters[k], j.after_changes[k]))
         from unnest(r.steps) k having bool_and(j.befores[k] is not null and j.afters[k] is not null)) end as steps,
       o.re_keyed, o.at, d.id in (select id from log_torn) as torn
