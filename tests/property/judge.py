@@ -246,8 +246,12 @@ class Judge:
                 self._judge_carried(row, carried, after)
                 self._unclear.add(found)
                 continue
+            if strangers and (vacated := self._vacated(row, strangers)):
+                self.verdicts.exempt[vacated] += 1
+                self._unclear.add(found)
+                continue
             if strangers and not arguments["merge"]:
-                limit = self._not_captured(row, strangers) or self._vacated(row, strangers)
+                limit = self._not_captured(row, strangers)
                 if limit:
                     self.verdicts.exempt[limit] += 1
                     continue
