@@ -339,7 +339,7 @@ begin
     select x.id from agentundo._tracked x
     where x.active and agentundo._types_differ(x) and exists (
       select from pg_event_trigger_ddl_commands() d
-      where d.object_type in ('type', 'schema', 'domain', 'composite type') and d.command_tag like 'ALTER %' and not d.in_extension)
+      where d.object_type in ('type', 'schema', 'domain', 'composite type', 'extension') and d.command_tag like 'ALTER %' and not d.in_extension)
   loop
     begin
       perform agentundo._sync(id);

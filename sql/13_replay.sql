@@ -266,6 +266,14 @@ begin
       end loop;
     end if;
   end loop;
+  -- Whoever has made a row of this key, where by now another one stands that nobody who stands has removed, cannot have it.
+  for i in reverse n..1 loop
+    exit when stands[i] and pattern[i][5] = 0 or gaps[i];
+    if stands[i] and pattern[i][4] = 0 then
+      stranger := stranger or agentundo._said(pattern, agentundo._last_standing(pattern, stands, gaps, first, i - 1)) > 0;
+      exit;
+    end if;
+  end loop;
   after := agentundo._last_standing(pattern, stands, gaps, first, n);
   whole := after > 0 and pattern[greatest(after, 1)][4] = 0;
   if not stranger and cells is not null then

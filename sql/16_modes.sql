@@ -38,6 +38,16 @@ $body$
       'keys', (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k)))
 $body$;
 
+-- The updates that undos among these changes have taken back.
+create or replace function agentundo._taken_back(changes bigint[], tracked_id int) returns setof bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select distinct c.change
+  from agentundo._revert v join agentundo._reverted u on u.revert = v.id join agentundo._change c on c.change = u.change
+  where c.tracked = tracked_id and c.operation = 'U' and not c.void
+    and exists (select from agentundo._change own where own.invocation = v.id and own.xid = v.xid and own.change = any (changes))
+$body$;
+
 -- Where each row went from key to key: pairs of the key at which the set found it, and where it left it. A change takes a
 -- row from one key to another for certain if it wrote no other, or if each of its rows says the same before and after in
 -- the other columns, and nothing else of the change says that: so one knows rows that changed places, too. A walk that
@@ -92,6 +102,12 @@ $body$
     select i.place as there, w.place as here
     from passed w join item i on i.there and {{at_item}}
     where w.next is null and w.lost is null and w.steps > 0 and w.place not in (select v.place from passed v join loose on {{on_the_way}})),
+  taken as materialized (
+    select c.change, (h._image = 'O') <> c.inverted as old, {{h_keys}}
+    from agentundo._change c join {{history}} h on h._change = coalesce(c.source, c.change) where c.change = any ($7)),
+  retaken as materialized (   -- keys of rows whose moves an undo of the set has taken back: its own images tell of contents alone
+    select {{keys}} from taken
+    where change in (select change from taken group by change, {{keys}} having count(*) filter (where old) <> count(*) filter (where not old))),
   open as materialized (      -- changes in which a row went where no pair tells, or nobody knows which
     select change from link where not stayed and n not in (select w.n from walk w where w.steps > 0 and w.place in (select here from pair))
     union
@@ -99,9 +115,9 @@ $body$
   select (select array_agg(row(there, here)::agentundo._pair) from pair),
     (select array_agg(distinct i.place) from item i
      where i.place not in (select there from pair union all select here from pair)
-       and exists (
+       and (exists (select from retaken g where {{of_image}}) or exists (
          select from image g
-         where g.change in (select change from open) and g.tid not in (select old from link where stayed union all select new from link where stayed) and {{of_image}}))$sql$,
+         where g.change in (select change from open) and g.tid not in (select old from link where stayed union all select new from link where stayed) and {{of_image}})))$sql$,
     jsonb_build_object('key_images', agentundo._key_images_sql(t), 'history', agentundo._history(t), 'tracked', t.id, 'h_keys', agentundo._key_list(t.id, 'h'),
       'keys', (select string_agg(quote_ident(k.history_column), ', ' order by k.place) from agentundo._key(t.id) k),
       'i_keys', agentundo._key_list(t.id, 'i'), 's_keys', agentundo._key_list(t.id, 's'), 'stayed', agentundo._same_key(t.id, 'o', 'n'),
@@ -135,12 +151,13 @@ begin
     where g.relation is not null and (g.id in (select x.tracked from unnest(d) x where x.unit = 'moved')
       -- rows may have changed places, and not all of them are as they were left
       or g.id in (select x.tracked from unnest(d) x where x.status <> 'ok')
-        and (select count(*) > 1 and bool_or(c.operation = 'U' and c.rows > 1) from agentundo._change c where c.change = any (changes) and c.tracked = g.id))
+        and ((select count(*) > 1 and bool_or(c.operation = 'U' and c.rows > 1) from agentundo._change c where c.change = any (changes) and c.tracked = g.id)
+          or exists (select from agentundo._taken_back(changes, g.id))))
   loop
     pairs := null;
     bound := null;
     if exists (select from agentundo._key(t.id)) then
-      select * into pairs, bound from agentundo._look(agentundo._walks_sql(t), null, d, e => changes) as found (pairs agentundo._pair[], bound int[]);
+      select * into pairs, bound from agentundo._look(agentundo._walks_sql(t), null, d, e => changes, f => array(select agentundo._taken_back(changes, t.id))) as found (pairs agentundo._pair[], bound int[]);
     end if;
     foreach pair in array coalesce(pairs, '{}') loop
       here := d[pair.here];

@@ -330,15 +330,18 @@ def test_rows_made_and_moved_are_not_doubled(
     assert table(db) == [(key + 10, 5) for key in range(1, count + 1)]
 
 
-def test_a_row_moves_again_though_another_was_made_at_its_old_key(make: Make) -> None:
+def test_a_row_is_not_made_again_over_one_that_has_not_moved_again(make: Make) -> None:
     """Done again in turn: the row that was made stands at the old key, the moved one beside it."""
     db = make("1, 3")
     write(db, "update t set id = 2 where id = 1", tag="moved")
     write(db, "insert into t values (1, 0)", tag="made")
     assert revert(db, "made").status == "reverted"
     assert (revert(db, "moved").status, table(db)) == ("reverted", [(1, 3)])
-    redo(db, "made")
-    assert redo(db, "moved").counts == (0, 1, 0, 0, 0)
+    with refused("UN001"):
+        redo(db, "made")
+    assert table(db) == [(1, 3)]
+    assert redo(db, "moved").counts == (0, 0, 1, 0, 0)
+    assert redo(db, "made").counts == (0, 1, 0, 0, 0)
     assert table(db) == [(1, 0), (2, 3)]
     assert revert(db, ["made", "moved"]).status == "reverted"
     assert table(db) == [(1, 3)]

@@ -184,3 +184,41 @@ def test_each_line_has_a_key_after_a_row_that_moved_twice_was_redone(
         assert_same(before, everything(t))
         assert redo(t, "call", merge=merge).status == "reverted"
         assert_same(after, everything(t))
+
+
+# Others have been at its keys --------------------------------------------------------------------
+
+THROUGH = ("update t set id = 6 where id = 2", "update t set id = 2 where id = 3")
+
+
+@pytest.mark.parametrize(
+    "meanwhile", ["delete from t where id = 3", "update t set id = 33 where id = 3"]
+)
+def test_rows_that_moved_through_each_other_are_not_redone_without_one_of_them(
+    db: Connection, meanwhile: str
+) -> None:
+    db.execute("create table t (id int primary key, name text)")
+    db.execute("insert into t values (2, 'two'), (3, 'three')")
+    track(db, "t", capture="all")
+    write(db, *THROUGH, tag="moves")
+    assert revert(db, "moves").status == "reverted"
+    db.execute(meanwhile.encode())
+    now = rows(db, "select * from t order by id")
+    assert not try_redo(db, "moves")
+    assert redo(db, "moves", on_conflict="skip").counts[:3] == (0, 0, 0)
+    assert rows(db, "select * from t order by id") == now
+
+
+def test_a_row_made_where_another_was_is_not_redone_over_it(db: Connection) -> None:
+    db.execute("create table t (id int primary key, name text)")
+    db.execute("insert into t values (4, 'four')")
+    track(db, "t", capture="agent")
+    write(db, "update t set id = 14", tag="moves")
+    write(db, "insert into t values (4, 'five')", tag="makes")
+    revert(db, "makes")
+    revert(db, "moves")
+    assert not try_redo(db, "makes")
+    assert rows(db, "table t") == [(4, "four")]
+    assert redo(db, "moves").status == "reverted"
+    assert redo(db, "makes").status == "reverted"
+    assert rows(db, "select * from t order by id") == [(4, "five"), (14, "four")]

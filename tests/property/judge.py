@@ -19,7 +19,7 @@ import psycopg
 
 from tests.property.constraints import violations
 from tests.property.history import History
-from tests.property.model import equal, replay
+from tests.property.model import equal, made_over, replay
 from tests.property.operations import Operation
 from tests.property.states import BagWrite, Cells, RowId, State, Write
 from tests.support.undo import Result, plan, redo, revert
@@ -78,6 +78,7 @@ class _Row:
     now: Cells | None
     target: Cells | None
     blind: set[str]
+    over: bool
 
     @property
     def done(self) -> bool:
@@ -204,6 +205,7 @@ class Judge:
                     before.cells(row),
                     replay(table, writes, standing),
                     blind,
+                    made_over(writes, standing),
                 )
             )
         return rows
@@ -358,7 +360,7 @@ class Judge:
         numbers = [w.number for w in row.mine]
         if any(n == table and min(numbers) <= number for number, n, _ in journal.retyped):
             return True
-        if self._altered_between(row):
+        if self._altered_between(row) or row.over:
             return True
         if target and any(row.id in u.written for u in self._undos if u.number > target.number):
             return True

@@ -45,6 +45,18 @@ def replay(table: Table, writes: Sequence[Write], standing: Iterable[Write]) -> 
     return row
 
 
+def made_over(writes: Sequence[Write], standing: Iterable[Write]) -> bool:
+    """Tell whether somebody who stands has made the row where, by now, another one stands."""
+    chosen = {id(write) for write in standing}
+    there = writes[0].before is not None
+    over = False
+    for write in writes:
+        if id(write) in chosen:
+            over = write.before is None and (there or over)
+            there = write.after is not None
+    return over
+
+
 def _number(cell: str) -> int:
     return int(cell[1:-1])
 
