@@ -171,6 +171,11 @@ begin
     execute format('grant select on %s to %I', t.history, worker);
   end if;
 
+  -- Types that are called something else by now, or lie in another schema, are the same.
+  update agentundo._column c set type = agentundo._history_type(h.atttypid)
+    from pg_attribute h
+   where c.tracked = tracked_id and h.attrelid = t.history and h.attname = c.history_column and h.atttypid >= 16384
+     and c.type <> agentundo._history_type(h.atttypid);
   -- Columns. One that went or changed its type ends; one that is new or changed its type begins.
   update agentundo._column c set until_change = now_at
    where c.tracked = tracked_id and c.until_change is null
@@ -181,16 +186,20 @@ begin
   update agentundo._column c set attnum = -c.attnum
    where c.tracked = tracked_id and c.attnum > 0
      and not exists (select from pg_attribute a where a.attrelid = t.relation and a.attnum = c.attnum and not a.attisdropped);
-  -- A dropped column of a composite type: its values can go nowhere any more, and must not keep the user
-  -- from dropping the type.
+  -- What was of a type of the user's must not keep him from dropping it. The values of a dropped column can go nowhere any
+  -- more; those of one that has another type now are kept as text, by which nobody takes them for what they were.
   for has in
-    select c.* from agentundo._column c
-    where c.tracked = tracked_id and c.until_change is not null and (
-      select y.typtype from pg_attribute a join pg_type z on z.oid = a.atttypid join pg_type y on y.oid = coalesce(nullif(z.typelem, 0), z.oid)
-      where a.attrelid = t.history and a.attname = c.history_column) = 'c'
+    select c.* from agentundo._column c join pg_attribute a on a.attrelid = t.history and a.attname = c.history_column
+    where c.tracked = tracked_id and c.until_change is not null and a.atttypid >= 16384
   loop
-    execute format('alter table %s drop column %I', t.history, has.history_column);
-    delete from agentundo._column c where c.tracked = tracked_id and c.history_column = has.history_column;
+    if has.attnum < 0 then
+      execute format('alter table %s drop column %I', t.history, has.history_column);
+      delete from agentundo._column c where c.tracked = tracked_id and c.history_column = has.history_column;
+    else
+      execute format('alter table %1$s alter column %2$I type text using case when %2$I is distinct from null then pg_catalog.format(''%%s'', %2$I) end',
+        t.history, has.history_column);
+      update agentundo._column c set type = 'pg_catalog.text' where c.tracked = tracked_id and c.history_column = has.history_column;
+    end if;
   end loop;
   for col in
     select a.attnum, a.attname, agentundo._history_type(a.atttypid) as type, a.atttypid

@@ -477,7 +477,8 @@ begin
           x.delta := (select jsonb_object_agg(k, item.sums -> k) from unnest(added) k where k = any (our_columns));
           x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when x.after_change > t.all_since and not agentundo._is_copy() then 'captured' else 'value' end, 'kept', their_columns);
         elsif merge and whole_story and item.cut and item.began is not null and item.began_at > greatest(t.all_since, agentundo._key_since(t))
-          and not item.replaced and x.unit is null and not x.detail ? 'moved' and (item.complete or x.detail ->> 'last_segment' = 'ok') and shared <@ added then
+          and not exists (select from agentundo._columns(t.id) c where c.live and c.since_change >= item.began_at)  -- that image does not know it
+          and not item.replaced and x.unit is null and not coalesce(x.detail ? 'moved', false) and (item.complete or x.detail ->> 'last_segment' = 'ok') and shared <@ added then
           x.status := 'merge';  -- in turns with others, each in columns of his own: back to before the first
           x.reason := null;
           x.action := 'update';

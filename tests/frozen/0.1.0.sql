@@ -1399,6 +1399,11 @@ begin
     execute format('grant select on %s to %I', t.history, worker);
   end if;
 
+  -- Types that are called something else by now, or lie in another schema, are the same.
+  update agentundo._column c set type = agentundo._history_type(h.atttypid)
+    from pg_attribute h
+   where c.tracked = tracked_id and h.attrelid = t.history and h.attname = c.history_column and h.atttypid >= 16384
+     and c.type <> agentundo._history_type(h.atttypid);
   -- Columns. One that went or changed its type ends; one that is new or changed its type begins.
   update agentundo._column c set until_change = now_at
    where c.tracked = tracked_id and c.until_change is null
@@ -1409,16 +1414,20 @@ begin
   update agentundo._column c set attnum = -c.attnum
    where c.tracked = tracked_id and c.attnum > 0
      and not exists (select from pg_attribute a where a.attrelid = t.relation and a.attnum = c.attnum and not a.attisdropped);
-  -- A dropped column of a composite type: its values can go nowhere any more, and must not keep the user
-  -- from dropping the type.
+  -- What was of a type of the user's must not keep him from dropping it. The values of a dropped column can go nowhere any
+  -- more; those of one that has another type now are kept as text, by which nobody takes them for what they were.
   for has in
-    select c.* from agentundo._column c
-    where c.tracked = tracked_id and c.until_change is not null and (
-      select y.typtype from pg_attribute a join pg_type z on z.oid = a.atttypid join pg_type y on y.oid = coalesce(nullif(z.typelem, 0), z.oid)
-      where a.attrelid = t.history and a.attname = c.history_column) = 'c'
+    select c.* from agentundo._column c join pg_attribute a on a.attrelid = t.history and a.attname = c.history_column
+    where c.tracked = tracked_id and c.until_change is not null and a.atttypid >= 16384
   loop
-    execute format('alter table %s drop column %I', t.history, has.history_column);
-    delete from agentundo._column c where c.tracked = tracked_id and c.history_column = has.history_column;
+    if has.attnum < 0 then
+      execute format('alter table %s drop column %I', t.history, has.history_column);
+      delete from agentundo._column c where c.tracked = tracked_id and c.history_column = has.history_column;
+    else
+      execute format('alter table %1$s alter column %2$I type text using case when %2$I is distinct from null then pg_catalog.format(''%%s'', %2$I) end',
+        t.history, has.history_column);
+      update agentundo._column c set type = 'pg_catalog.text' where c.tracked = tracked_id and c.history_column = has.history_column;
+    end if;
   end loop;
   for col in
     select a.attnum, a.attname, agentundo._history_type(a.atttypid) as type, a.atttypid
@@ -5658,7 +5667,8 @@ begin
           x.delta := (select jsonb_object_agg(k, item.sums -> k) from unnest(added) k where k = any (our_columns));
           x.detail := coalesce(x.detail, '{}') || jsonb_build_object('basis', case when x.after_change > t.all_since and not agentundo._is_copy() then 'captured' else 'value' end, 'kept', their_columns);
         elsif merge and whole_story and item.cut and item.began is not null and item.began_at > greatest(t.all_since, agentundo._key_since(t))
-          and not item.replaced and x.unit is null and not x.detail ? 'moved' and (item.complete or x.detail ->> 'last_segment' = 'ok') and shared <@ added then
+          and not exists (select from agentundo._columns(t.id) c where c.live and c.since_change >= item.began_at)  -- that image does not know it
+          and not item.replaced and x.unit is null and not coalesce(x.detail ? 'moved', false) and (item.complete or x.detail ->> 'last_segment' = 'ok') and shared <@ added then
           x.status := 'merge';  -- in turns with others, each in columns of his own: back to before the first
           x.reason := null;
           x.action := 'update';
