@@ -147,7 +147,12 @@ begin
   select least(first, min(v.number)) into first
     from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid
    where c.tracked = t.id and c.change = any (changes);
-  for undo in select v.number, v.invocations from agentundo._revert v order by v.number desc loop
+  for undo in
+    select v.number, v.invocations from agentundo._revert v
+    where v.xid is distinct from pg_current_xact_id_if_assigned()   -- not the one that asks
+      or exists (select from agentundo._change c where c.invocation = v.id) or exists (select from agentundo._reverted u where u.revert = v.id)
+    order by v.number desc
+  loop
     exit when undo.number < first;
     first := least(first,
       (select min(c.change) from agentundo._change c where c.tracked = t.id and c.invocation = any (undo.invocations)),

@@ -402,6 +402,19 @@ def test_a_row_made_anew_is_all_its_makers_when_it_is_made_again(make: Make) -> 
     assert rows(db, "table t") == [(1, 0, "set")]
 
 
+def test_an_undo_does_what_its_plan_says_beside_its_own_earlier_one(make: Make) -> None:
+    db = make("1, 1", "2, 2", "3, 3")
+    write(db, "delete from t where id = 2", tag="deletes")
+    write(db, "update t set v = 9 where id = 1", tag="writes")
+    assert revert(db, ["deletes", "writes"]).status == "reverted"
+    write(db, "update t set v = v where id >= 2", tag="writes")
+    write(db, "delete from t where id = 3", tag="goes")
+    assert revert(db, "goes").status == "reverted"
+    planned = [row.action for row in plan(db, "writes") if row.status == "ok"]
+    assert revert(db, "writes").counts == (0, 0, planned.count("update"), 0, 0)
+    assert table(db) == [(1, 1), (2, 2), (3, 3)]
+
+
 # A later call was undone in part ----------------------------------------------------------------
 
 
