@@ -32,7 +32,7 @@ create function take_long() returns boolean language plpgsql security definer as
   loop
     exit when exists (
       select from pg_locks w
-      where not w.granted and clock_timestamp() - w.waitstart > interval '0.95 s'
+      where not w.granted and clock_timestamp() - w.waitstart > interval '0.9 s'
         and pg_backend_pid() = any (pg_blocking_pids(w.pid)));
     perform pg_sleep(0.005);
   end loop;
