@@ -25,6 +25,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", pages.PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for target in LINK.findall(re.sub(r"`[^`]*`", "", text_of(page))):
@@ -42,6 +43,7 @@ def test_index_lists_every_page() -> None:
     assert listed == {path.name for path in pages.DOCS.glob("*.md")} - {"README.md"}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", pages.PAGES)
 def test_commands_and_options_exist(page: str) -> None:
     options = {o for command in [main, *main.commands.values()] for p in command.params
@@ -54,6 +56,7 @@ def test_commands_and_options_exist(page: str) -> None:
                 assert option in options, f"{page}: {code}"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", pages.PAGES)
 def test_functions_and_relations_exist(page: str, db: Connection) -> None:
     known = {
@@ -70,6 +73,7 @@ def test_functions_and_relations_exist(page: str, db: Connection) -> None:
     assert named - known - {"notify", "fish"} == set(), page
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", pages.PAGES)
 def test_pages_read_well(page: str) -> None:
     text = text_of(page)
