@@ -4235,6 +4235,7 @@ declare
   state bigint;
   first int;                                         -- the first entry that tells what the row was,
   last int;                                          -- and the last
+  latest int;                                        -- the image of whoever stands last without the set
   known int;                                         -- how many flips there are
   begins int;                                        -- the first entry of the set
   turn int;                                          -- where its last turn begins,
@@ -4326,8 +4327,8 @@ begin
       exit;
     end if;
   end loop;
-  after := agentundo._last_standing(pattern, stands, gaps, first, n);
-  whole := after > 0 and pattern[greatest(after, 1)][4] = 0;
+  latest := agentundo._last_standing(pattern, stands, gaps, first, n);
+  whole := latest > 0 and pattern[greatest(latest, 1)][4] = 0;
   if not stranger and cells is not null then
     row_left := agentundo._composed(pattern, cells, stands, gaps, first, n);
     select array_agg((
@@ -4344,7 +4345,7 @@ begin
     nothing := row_left is not distinct from agentundo._cells_of(cells, pattern[last][5]);
     stranger := before is null;  -- put together from several images: nothing can be put back but column by column
   elsif not stranger then
-    before := agentundo._last_standing(pattern, stands, gaps, first, n);
+    before := latest;
     -- The same, but it knows more columns; or that image was made when others stood than do now, and is not the whole
     -- row any more: of the columns that the set has changed this tells what had been there. Not if it is of somebody
     -- who wrote after what is to stand again.
