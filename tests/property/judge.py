@@ -147,7 +147,7 @@ class Judge:
         self._judge_changes(changed, rows, after, arguments, target)
         self._judge_what_is_left(changed, rows, after, arguments, target)
         bags = self._judge_bags(drawn_in, target, before, after, arguments)
-        self._remember(changed, rows, bags, arguments, target, result, drawn_in)
+        self._remember(changed, after, rows, bags, arguments, target, result, drawn_in)
 
     # What the undo is about -----------------------------------------------------------------------
 
@@ -259,6 +259,12 @@ class Judge:
                     continue
                 raise Lie("sound", f"{found}: written since by {_names(strangers)}, and changed")
             if not equal(after.cells(found), row.target, row.blind):
+                if self._found_otherwise(row) and equal(
+                    after.cells(found), row.mine[0].before, row.blind
+                ):
+                    self.verdicts.exempt["changed without a tag, its maker undone"] += 1
+                    self._unclear.add(found)
+                    continue
                 if arguments["merge"] and self._by_value(row):
                     self.verdicts.exempt["merge by value"] += 1
                     self._unclear.add(found)
@@ -404,6 +410,17 @@ class Judge:
     def _by_value(self, row: _Row) -> bool:
         return self.history.schema.table(row.id[0]).capture == "agent"
 
+    def _found_otherwise(self, row: _Row) -> bool:
+        """Has somebody who was not captured written the row before the set, and stands?
+
+        Then the set found another row than the one that its maker, who is undone, had left; where
+        nothing is left to tell whose it is, it goes back to what was found.
+        """
+        earlier = [
+            w for w in self.history.journal.of(row.id) if w.number < row.mine[0].number and w.stands
+        ]
+        return self._by_value(row) and any(not w.invocation and w.columns for w in earlier)
+
     def _not_captured(self, row: _Row, strangers: list[Write]) -> str | None:
         """Name the limit by which writes without a tag are not seen with capture = 'agent'."""
         table = self.history.schema.table(row.id[0])
@@ -516,6 +533,7 @@ class Judge:
     def _remember(
         self,
         changed: set[RowId],
+        after: State,
         rows: list[_Row],
         bags: list[BagWrite],
         arguments: dict[str, Any],
@@ -528,7 +546,8 @@ class Judge:
         for row in rows:
             strangers = row.others_between + row.others_after
             merged = arguments["merge"] and arguments["on_conflict"] != "force"
-            if (strangers and row.id in changed and not merged) or (
+            last = row.others_between and not equal(after.cells(row.id), row.target, row.blind)
+            if (row.id in changed and (last or (strangers and not merged))) or (
                 # It is as it has to be, but not for this undo: whether that counts is a matter of
                 # how its turns hang together.
                 (row.done and (row.others_between or (strangers and arguments["merge"])))
