@@ -222,3 +222,22 @@ def test_a_row_made_where_another_was_is_not_redone_over_it(db: Connection) -> N
     assert redo(db, "moves").status == "reverted"
     assert redo(db, "makes").status == "reverted"
     assert rows(db, "select * from t order by id") == [(4, "five"), (14, "four")]
+
+
+def test_a_row_that_stayed_is_redone_beside_one_that_moved_and_was_changed(db: Connection) -> None:
+    """The undo wrote both at once, and then they said the same: it has to know which one moved."""
+    db.execute("create table t (id int primary key, c int, name text)")
+    db.execute("insert into t values (5, 3, 'a'), (2, 3, 'a')")
+    track(db, "t")
+    write(
+        db,
+        "update t set name = '' where id = 2",
+        "update t set c = c",
+        "update t set id = 15 where id = 5",
+        tag="call",
+    )
+    done = rows(db, "select * from t order by id")
+    assert revert(db, "call").status == "reverted"
+    write(db, "update t set c = 8, name = 'b' where id = 5", tag="other")
+    assert redo(db, "call", on_conflict="skip").rows_skipped == 1
+    assert rows(db, "select * from t order by id") == [done[0], (5, 8, "b")]

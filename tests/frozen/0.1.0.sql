@@ -7008,7 +7008,7 @@ begin
     insert into agentundo._change (source, inverted, tracked, relation, filenode, rows, depth, operation, invocation, application, tool)
       select coalesce(c.source, c.change), not c.inverted, c.tracked, c.relation, pg_relation_filenode(c.relation), c.rows, 0,
         case c.operation when 'I' then 'D' when 'U' then 'U' else 'I' end::"char", revert_id, current_setting('application_name'), agentundo._setting('agent.tool')
-      from agentundo._change c where c.change = any (whole);
+      from agentundo._change c where c.change = any (whole) order by c.change desc;
 
     select string_agg(format(', %I', c.history_column), '' order by c.attnum),
            string_agg(format(', %I %s', c.history_column, c.type), '' order by c.attnum),
@@ -7019,14 +7019,16 @@ begin
       from agentundo._columns(t.id) c join agentundo._target_columns(t.id) k on k.attnum = c.attnum
      where c.live and c.history_column is not null;
     for kind in
-      select x.action, count(*) as n from unnest(d) x
+      -- keys are left before they are taken; what moves is told apart from what stays, or nobody would know which row it was
+      select x.action, coalesce(x.detail ? 'moved', false) as moves, count(*) as n from unnest(d) x
       where x.tracked = t.id and x.status in ('ok', 'merge') and x.action <> 'none' and not coalesce(x.before_change, x.after_change) = any (whole)
-      group by x.action
+      group by 1, 2 order by x.action = 'insert', x.action = 'update', moves
     loop
       number := nextval('agentundo._change_number');
       work := array(
         select x from unnest(d) x
-        where x.tracked = t.id and x.status in ('ok', 'merge') and x.action = kind.action and not coalesce(x.before_change, x.after_change) = any (whole));
+        where x.tracked = t.id and x.status in ('ok', 'merge') and x.action = kind.action and coalesce(x.detail ? 'moved', false) = kind.moves
+          and not coalesce(x.before_change, x.after_change) = any (whole));
       execute format('insert into %1$s (_change, _image%2$s) select $1, image.* from agentundo._look(%4$L, $3, $2) as image (_image "char"%3$s)',
         t.history, columns_sql, types_sql, format($sql$
         select 'O'::"char"%1$s from unnest($1) d join lateral (select * from %3$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true
