@@ -331,7 +331,11 @@ class Judge:
         target: _Undo | None,
         members: set[str],
     ) -> None:
-        if self._excused(rows, arguments, target) or any(r.id in self._unclear for r in rows):
+        if self._excused(rows, arguments, target):
+            return
+        written = [w.row for w in self.history.journal.writes if w.invocation in members]
+        # An unclear row may be the set's, though the model took that for undone.
+        if self._unclear.intersection(written) or any(r.id in self._unclear for r in rows):
             return
         if self._bag_flips(members, target):  # they can dispute it, too
             return
