@@ -21,6 +21,29 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.core
 
+#: Tables in the order in which rows are put back; the first of them takes as long as the gate is
+#: shut, for a session of this name that has begun to put rows back.
+GATED = """
+create function take_long() returns boolean language plpgsql security definer as $$ begin
+  while current_setting('application_name') = 'slow' and exists (
+      select from pg_locks where locktype = 'advisory' and objid = 7 and granted)
+    and exists (
+      select from pg_locks
+      where relation = 'agentundo._restoring'::regclass and pid = pg_backend_pid())
+  loop
+    perform pg_sleep(0.005);
+  end loop;
+  return true;
+end $$;
+create domain slow as text check (take_long());
+create table before_it (id int primary key, v slow);
+create table parents (id int primary key, name text);
+create table after_it (id int primary key, name text);
+create table children (id int primary key, parent int references parents on delete cascade);
+insert into before_it values (1, 'old');
+insert into after_it values (1, 'old');
+select agentundo.track(t) from unnest(array['before_it', 'parents', 'after_it']) t;
+"""
 #: A revert waits for a row for a second before it gives way, and so still has its other locks.
 SLOW_TO_GIVE_WAY = f"{PATIENT} -c deadlock_timeout=8s"
 #: How the revert is asked for, and whether the table is rewritten before, so that values decide.
@@ -98,3 +121,44 @@ def test_row_that_came_back_and_has_no_children_goes_by_force(
     result = outcome(running)
     assert (result.status, result.counts) == ("reverted", (1, 0, 1, 0, 0))
     assert_same(before, snapshot(db, *TABLES))
+
+
+@pytest.mark.parametrize("asked", ["force", "force after a rewrite", "abort after a rewrite"])
+def test_row_that_came_back_gets_no_children_while_it_is_taken_away(
+    db: Connection, session: NewSession, asked: str
+) -> None:
+    """Who refers to it now waits, and is told that it has gone: he is not swept away unheard."""
+    rewritten, arguments = ASKED[asked]
+    db.execute(GATED)
+    write(
+        db,
+        "agent",
+        "update before_it set v = 'bot'; insert into parents values (6, 'bot');"
+        "update after_it set name = 'bot'",
+    )
+    if rewritten:
+        db.execute("vacuum full parents")
+    db.execute("delete from parents where id = 6")
+    holder, person = session(), session()
+    reverter = session(options=SLOW_TO_GIVE_WAY, application_name="slow")
+    holder.run("begin", "select from after_it for update")
+    running = reverter.later(revert, reverter.conn, "agent", **arguments)
+    reverter.wait_until_blocked(running, by=holder)
+    db.execute("insert into parents values (6, 'bot')")
+    db.execute("select pg_advisory_lock(7)")
+    holder.run("rollback")
+    sleeps = "select wait_event = 'PgSleep' from pg_stat_activity where pid = %s"
+    wait_until(
+        lambda: running.done() or bool(scalar(db, sleeps, reverter.pid)),
+        what="the revert to put rows back",
+    )
+    assert not running.done()
+    writing = person.run_later("insert into children values (1, 6)")
+    person.wait_until_blocked(writing, by=reverter)
+    db.execute("select pg_advisory_unlock(7)")
+    assert outcome(running).rows_deleted == 1
+    with pytest.raises(psycopg.errors.ForeignKeyViolation):
+        outcome(writing)
+    assert rows(db, "table parents") == []
+    assert rows(db, "table before_it") == [(1, "old")]
+    assert rows(db, "table after_it") == [(1, "old")]
