@@ -321,7 +321,7 @@ $body$;
 
 -- After DDL ----------------------------------------------------------------------------------------------
 
--- Event triggers call these where they exist (22_grants.sql); DDL of yours never fails because of us.
+-- Event triggers call these where they exist (23_grants.sql); DDL of yours never fails because of us.
 create or replace function agentundo._on_ddl() returns event_trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$

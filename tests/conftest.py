@@ -81,10 +81,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for (name, server), group in groups.items():
         if share and server in majors and _turn(name, majors) != server:
             continue
-        # From the whole range of its parameters.
-        chosen = {i * len(group) // few for i in range(few)} if few else set(range(len(group)))
-        if group[0].get_closest_marker("whole"):
-            chosen = set(range(len(group)))
+        chosen = set(range(len(group)))
+        if few and "server" in getattr(group[0], "fixturenames", ()) and not group[0].get_closest_marker("whole"):
+            # From the whole range of its parameters.
+            chosen = {i * len(group) // few for i in range(few)}
         kept |= {id(group[i]) for i in chosen}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]

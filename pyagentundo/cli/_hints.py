@@ -66,12 +66,11 @@ _PATTERNS: list[tuple[re.Pattern[str], str]] = [
 
 # In this order: longer texts before what they contain.
 _TEXTS: list[tuple[str, str]] = [
-    (
-        "See agentundo.plan(). Then revert with merge => true (puts back only the columns that"
-        " nobody else changed), on_conflict => 'skip' (leaves these rows), 'cascade' (takes later"
-        " agent work along) or 'force'.",
-        f"Add {_MERGE}, {_SKIP}, {_CASCADE} or {_FORCE}. {LOOK}",
-    ),
+    ("See agentundo.plan(). Then revert with ", 'See "agentundo plan --rows". Then add '),
+    ("merge => true (puts back only the columns that nobody else changed)", _MERGE),
+    ("on_conflict => 'skip' (leaves these rows)", _SKIP),
+    ("'cascade' (takes later agent work along)", _CASCADE),
+    ("or 'force'", f"or {_FORCE}"),
     (
         "Even force does not break constraints. See agentundo.plan(); revert or change what stands"
         " in the way first.",
@@ -106,6 +105,7 @@ _TEXTS: list[tuple[str, str]] = [
         '"agentundo status" lists what is tracked.',
     ),
     ("Call agentundo.track() first.", 'Run "agentundo track" for it first.'),
+    ('Run "select agentundo.track(...)" as', 'Run "agentundo track TABLE" as'),
     ("Call track() as the owner of the table.", "Run it as the owner of the table."),
     ("exempt an invocation with agentundo.hold()", 'exempt an invocation with "agentundo hold"'),
     (

@@ -11,7 +11,7 @@ from pyagentundo._sql import SqlFiles
 from pyagentundo.cli._hints import in_words, missing_right, spoken
 
 #: What has no command of its own and stays SQL.
-_ONLY_SQL = re.compile(r"agentundo\.(set_scope_owner|set_trigger|tag|record_invocation)\(")
+_ONLY_SQL = re.compile(r"agentundo\.(set_policy|set_scope_owner|set_trigger|tag|record_invocation)\(")
 _SPEAKS_SQL = re.compile(r"agentundo\.\w+\(|\w+ => ")
 
 
@@ -94,6 +94,7 @@ def test_there_are_hints_to_look_at() -> None:
     assert sum(1 for _ in hints()) > 50
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("hint", sorted(set(filter(_SPEAKS_SQL.search, hints()))))
 def test_no_hint_of_the_server_speaks_sql_here(hint: str) -> None:
     said = spoken(hint)

@@ -1549,7 +1549,7 @@ $body$;
 
 -- After DDL ----------------------------------------------------------------------------------------------
 
--- Event triggers call these where they exist (22_grants.sql); DDL of yours never fails because of us.
+-- Event triggers call these where they exist (23_grants.sql); DDL of yours never fails because of us.
 create or replace function agentundo._on_ddl() returns event_trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '3s' as
 $body$
@@ -5192,15 +5192,15 @@ begin
 end
 $body$;
 
--- ==== 16_modes.sql ====
+-- ==== 16_moves.sql ====
 
--- 16  Modes: what abort, skip, merge and force make of rows that somebody else has touched
+-- 16  Moves: which row went where, when a call gave rows other keys
 --
--- The net effect per row (12_net.sql) says what could go back and what has been written since. What stands
--- here turns one list of decisions into another: rows whose key moved are paired; columns that others
--- changed are named, and with merge some of ours go back beside them; force takes back what was written
--- later; skip leaves it, with all rows that belong to it; what constraints say is entered last
--- (15_obstacles.sql). cascade is no matter of rows: it makes the set larger (17_plan.sql).
+-- The net effect (12_net.sql) knows keys, not rows: what it calls a row gone from one key and a row new at
+-- another may be one row that went from here to there. Whoever took them for two would bring one back beside
+-- the other, and tear its children off. Where it is certain who went where, two decisions become one
+-- (_pair_moves()); else all that such a change has touched is bound together and goes back as one or not at
+-- all (_bind()). Last, rows to which others have given another key since (_moved_on()).
 
 -- An element of a large array is taken out, changed and put back: assigned to in place, its fields would each
 -- copy the array.
@@ -5476,6 +5476,50 @@ $body$
         where c.attnum not in (select k.attnum from agentundo._key(t.id) k)), 'i.tid')))
 $body$;
 
+-- Rows that are gone from where the set left them because others have given them another key: whoever brought the old one
+-- back would have two.
+create or replace function agentundo._moved_on(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  x agentundo._decision;
+  i int;
+  places int[];
+begin
+  for t in
+    select * from agentundo._tracked g
+    where g.id in (select y.tracked from unnest(d) y where y.status = 'conflict' and y.reason = 'row_deleted' and y.after is not null)
+      and exists (select from agentundo._key(g.id))
+  loop
+    select found.places into places from agentundo._look(format($sql$
+      select array_agg(y.place)
+      from unnest($1) y join lateral (select * from %1$s h where h.ctid = y.after offset 0) a on true
+      where y.tracked = %2$s and y.status = 'conflict' and y.reason = 'row_deleted' and exists (
+        select from %1$s h join agentundo._change c on coalesce(c.source, c.change) = h._change
+        where %3$s and c.tracked = y.tracked and c.change > y.after_change and c.operation = 'U' and not c.void
+        group by c.change having count(*) filter (where (h._image = 'O') <> c.inverted) > count(*) filter (where (h._image = 'N') <> c.inverted))$sql$,
+      agentundo._history(t), t.id, agentundo._same_key(t.id, 'h', 'a')), null, d) as found (places int[]);
+    foreach i in array coalesce(places, '{}') loop
+      x := d[i];
+      x.detail := coalesce(x.detail, '{}') || '{"moved_on": true}';
+      d[i] := x;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
+-- ==== 17_modes.sql ====
+
+-- 17  Modes: what abort, skip, merge and force make of rows that somebody else has touched
+--
+-- The net effect per row (12_net.sql) says what could go back and what has been written since. What stands
+-- here turns one list of decisions into another, as 16_moves.sql does: columns that others changed are
+-- named, and with merge some of ours go back beside them; force takes back what was written later; skip
+-- leaves it, with all rows that belong to it; what constraints say is entered last (15_obstacles.sql).
+-- cascade is no matter of rows: it makes the set larger (18_plan.sql).
+
 -- Where a row goes back to an image that is not the set's own, because others have been undone since, only those of
 -- its columns do that the set has changed: the rest of the image is the others'. With `merge` delta columns lose what the set
 -- has added, whatever the image says.
@@ -5725,40 +5769,6 @@ begin
 end
 $body$;
 
--- Rows that are gone from where the set left them because others have given them another key: whoever brought the old one
--- back would have two.
-create or replace function agentundo._moved_on(d agentundo._decision[]) returns agentundo._decision[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
-$body$
-declare
-  t agentundo._tracked;
-  x agentundo._decision;
-  i int;
-  places int[];
-begin
-  for t in
-    select * from agentundo._tracked g
-    where g.id in (select y.tracked from unnest(d) y where y.status = 'conflict' and y.reason = 'row_deleted' and y.after is not null)
-      and exists (select from agentundo._key(g.id))
-  loop
-    select found.places into places from agentundo._look(format($sql$
-      select array_agg(y.place)
-      from unnest($1) y join lateral (select * from %1$s h where h.ctid = y.after offset 0) a on true
-      where y.tracked = %2$s and y.status = 'conflict' and y.reason = 'row_deleted' and exists (
-        select from %1$s h join agentundo._change c on coalesce(c.source, c.change) = h._change
-        where %3$s and c.tracked = y.tracked and c.change > y.after_change and c.operation = 'U' and not c.void
-        group by c.change having count(*) filter (where (h._image = 'O') <> c.inverted) > count(*) filter (where (h._image = 'N') <> c.inverted))$sql$,
-      agentundo._history(t), t.id, agentundo._same_key(t.id, 'h', 'a')), null, d) as found (places int[]);
-    foreach i in array coalesce(places, '{}') loop
-      x := d[i];
-      x.detail := coalesce(x.detail, '{}') || '{"moved_on": true}';
-      d[i] := x;
-    end loop;
-  end loop;
-  return d;
-end
-$body$;
-
 -- force: the whole row as it was, whatever others made of it. What would break a constraint, or
 -- what cannot be put back at all, stays a conflict; so does a row without a key that is gone, or one that has another key by now.
 create or replace function agentundo._force(d agentundo._decision[]) returns agentundo._decision[]
@@ -5934,19 +5944,19 @@ begin
 end
 $body$;
 
--- ==== 17_plan.sql ====
+-- ==== 18_plan.sql ====
 
--- 17  Plan: what a revert would do, row by row, and what stands in its way
+-- 18  Plan: what a revert would do, row by row, and what stands in its way
 --
--- One place decides. plan() shows the decisions, revert() (19_revert.sql) makes them again under its
+-- One place decides. plan() shows the decisions, revert() (20_revert.sql) makes them again under its
 -- locks, by the same code, and acts. Deciding only reads: no lock, no temporary table, no sequence, so
 -- a plan works in a READ ONLY transaction and on a hot standby. Decisions travel as an array of
 -- `_decision`, in which images are named by where they lie, not copied.
 --
--- The order of work: the net effect per row (12_net.sql), the modes (16_modes.sql), then what constraints
--- say of the rest (15_obstacles.sql), again and again while skipping a row takes the ground from under
--- another. cascade makes the set larger until nothing tagged stands in its way. Showing values comes last
--- and can fail for no legal value.
+-- The order of work: the net effect per row (12_net.sql), which row went where (16_moves.sql), the modes
+-- (17_modes.sql), then what constraints say of the rest (15_obstacles.sql), again and again while skipping a
+-- row takes the ground from under another. cascade makes the set larger until nothing tagged stands in its
+-- way. Showing values comes last and can fail for no legal value.
 
 create or replace function agentundo._check_mode(on_conflict text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -6625,9 +6635,9 @@ $body$;
 comment on function agentundo.effects_of(text[], text) is
   'What left the database under these invocations and stays when their rows go back: what the view effects says of them, for an application within its scope. Changes nothing.';
 
--- ==== 18_act.sql ====
+-- ==== 19_act.sql ====
 
--- 18  Act: one attempt to do what a plan says
+-- 19  Act: one attempt to do what a plan says
 --
 -- Lock, then look, then act:
 --   1. the tables, by oid: ROW EXCLUSIVE keeps ALTER out; SHARE ROW EXCLUSIVE where triggers of the
@@ -6639,7 +6649,7 @@ comment on function agentundo.effects_of(text[], text) is
 --   5. one statement for all tables (as agentundo_worker, see 11_guard.sql);
 --   6. what capture saw of it is compared with the plan: anything more (a cascade) rolls back.
 --
--- It runs in a subtransaction of its caller (19_revert.sql), so every error leaves nothing behind.
+-- It runs in a subtransaction of its caller (20_revert.sql), so every error leaves nothing behind.
 
 -- What the plan does, in numbers: for each table (by its id) the rows that it deletes, updates and inserts. In
 -- the tables `replace` an update is a delete and an insert.
@@ -7325,12 +7335,12 @@ begin
 end
 $body$;
 
--- ==== 19_revert.sql ====
+-- ==== 20_revert.sql ====
 
--- 19  Revert: attempts until one succeeds, and what is told of it
+-- 20  Revert: attempts until one succeeds, and what is told of it
 --
 -- A revert locks its invocations first, by id: a second click waits here and finds the work done. Then it
--- makes attempts (18_act.sql), each in a subtransaction with a short lock_timeout: who gives way lets go of
+-- makes attempts (19_act.sql), each in a subtransaction with a short lock_timeout: who gives way lets go of
 -- everything and tries again, so that no writer becomes the revert's deadlock victim. Integrity errors come
 -- out as UN001 with the constraint's name. At the end stands the record: what is covered now, one event.
 -- The changes that the attempt wrote can be reverted like any others; that is what redo() does.
@@ -7779,9 +7789,9 @@ $body$;
 comment on function agentundo.redo(text, text, boolean, text, text, text) is
   'Takes back the newest standing revert of an invocation: its rows are again what it wrote, with the same respect for what others wrote since.';
 
--- ==== 20_record.sql ====
+-- ==== 21_record.sql ====
 
--- 20  Record: invocations as the application tells of them, effects, events
+-- 21  Record: invocations as the application tells of them, effects, events
 --
 -- An invocation needs no record: a tag is enough to capture and to revert. A record adds what the
 -- database cannot see (input, result, failure, tier, model) and makes a retried call idempotent.
@@ -8019,9 +8029,9 @@ $body$;
 comment on function agentundo.record_effect(text, text, text, text, timestamptz, text, text, text, text) is
   'Records what an invocation did outside of the database (a mail, a payment, a booking), whether anything can make up for it and until when. Shown in plans; a revert of rows does not take it back.';
 
--- ==== 21_upkeep.sql ====
+-- ==== 22_upkeep.sql ====
 
--- 21  Upkeep: is all well, and how long is history kept
+-- 22  Upkeep: is all well, and how long is history kept
 --
 -- check() looks for everything that would make a promise of ours untrue: a write that is not captured,
 -- a revert that cannot act, history that cannot be trusted. It reads catalogs, changes nothing and never
@@ -8527,9 +8537,9 @@ $body$;
 comment on function agentundo.erase(regclass, jsonb, text) is
   'Deletes every captured image of one row for good, and input, result and error of the invocations that touched it; those invocations can no longer take this row back. Erase each key that the row ever had. The row itself in your table stays: delete that yourself.';
 
--- ==== 22_grants.sql ====
+-- ==== 23_grants.sql ====
 
--- 22  Grants: which role may call what; last of all what only the installing role can do
+-- 23  Grants: which role may call what; last of all what only the installing role can do
 --
 -- PUBLIC gets nothing, not even USAGE of our schemas: a writer of a tracked table needs no right of
 -- ours, capture runs with the rights of its owner. The marker roles get the functions named here; most

@@ -1,4 +1,4 @@
--- 18  Act: one attempt to do what a plan says
+-- 19  Act: one attempt to do what a plan says
 --
 -- Lock, then look, then act:
 --   1. the tables, by oid: ROW EXCLUSIVE keeps ALTER out; SHARE ROW EXCLUSIVE where triggers of the
@@ -10,7 +10,7 @@
 --   5. one statement for all tables (as agentundo_worker, see 11_guard.sql);
 --   6. what capture saw of it is compared with the plan: anything more (a cascade) rolls back.
 --
--- It runs in a subtransaction of its caller (19_revert.sql), so every error leaves nothing behind.
+-- It runs in a subtransaction of its caller (20_revert.sql), so every error leaves nothing behind.
 
 -- What the plan does, in numbers: for each table (by its id) the rows that it deletes, updates and inserts. In
 -- the tables `replace` an update is a delete and an insert.

@@ -1,4 +1,4 @@
--- 21  Upkeep: is all well, and how long is history kept
+-- 22  Upkeep: is all well, and how long is history kept
 --
 -- check() looks for everything that would make a promise of ours untrue: a write that is not captured,
 -- a revert that cannot act, history that cannot be trusted. It reads catalogs, changes nothing and never

@@ -1,14 +1,14 @@
--- 17  Plan: what a revert would do, row by row, and what stands in its way
+-- 18  Plan: what a revert would do, row by row, and what stands in its way
 --
--- One place decides. plan() shows the decisions, revert() (19_revert.sql) makes them again under its
+-- One place decides. plan() shows the decisions, revert() (20_revert.sql) makes them again under its
 -- locks, by the same code, and acts. Deciding only reads: no lock, no temporary table, no sequence, so
 -- a plan works in a READ ONLY transaction and on a hot standby. Decisions travel as an array of
 -- `_decision`, in which images are named by where they lie, not copied.
 --
--- The order of work: the net effect per row (12_net.sql), the modes (16_modes.sql), then what constraints
--- say of the rest (15_obstacles.sql), again and again while skipping a row takes the ground from under
--- another. cascade makes the set larger until nothing tagged stands in its way. Showing values comes last
--- and can fail for no legal value.
+-- The order of work: the net effect per row (12_net.sql), which row went where (16_moves.sql), the modes
+-- (17_modes.sql), then what constraints say of the rest (15_obstacles.sql), again and again while skipping a
+-- row takes the ground from under another. cascade makes the set larger until nothing tagged stands in its
+-- way. Showing values comes last and can fail for no legal value.
 
 create or replace function agentundo._check_mode(on_conflict text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as

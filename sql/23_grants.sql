@@ -1,4 +1,4 @@
--- 22  Grants: which role may call what; last of all what only the installing role can do
+-- 23  Grants: which role may call what; last of all what only the installing role can do
 --
 -- PUBLIC gets nothing, not even USAGE of our schemas: a writer of a tracked table needs no right of
 -- ours, capture runs with the rights of its owner. The marker roles get the functions named here; most

@@ -1,4 +1,4 @@
--- 20  Record: invocations as the application tells of them, effects, events
+-- 21  Record: invocations as the application tells of them, effects, events
 --
 -- An invocation needs no record: a tag is enough to capture and to revert. A record adds what the
 -- database cannot see (input, result, failure, tier, model) and makes a retried call idempotent.

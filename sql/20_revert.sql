@@ -1,7 +1,7 @@
--- 19  Revert: attempts until one succeeds, and what is told of it
+-- 20  Revert: attempts until one succeeds, and what is told of it
 --
 -- A revert locks its invocations first, by id: a second click waits here and finds the work done. Then it
--- makes attempts (18_act.sql), each in a subtransaction with a short lock_timeout: who gives way lets go of
+-- makes attempts (19_act.sql), each in a subtransaction with a short lock_timeout: who gives way lets go of
 -- everything and tries again, so that no writer becomes the revert's deadlock victim. Integrity errors come
 -- out as UN001 with the constraint's name. At the end stands the record: what is covered now, one event.
 -- The changes that the attempt wrote can be reverted like any others; that is what redo() does.
