@@ -82,7 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if share and server in majors and _turn(name, majors) != server:
             continue
         chosen = set(range(len(group)))
-        if few and "server" in getattr(group[0], "fixturenames", ()) and not group[0].get_closest_marker("whole"):
+        cheap = "server" not in getattr(group[0], "fixturenames", ())
+        if few and not cheap and not group[0].get_closest_marker("whole"):
             # From the whole range of its parameters.
             chosen = {i * len(group) // few for i in range(few)}
         kept |= {id(group[i]) for i in chosen}

@@ -11,7 +11,9 @@ from pyagentundo._sql import SqlFiles
 from pyagentundo.cli._hints import in_words, missing_right, spoken
 
 #: What has no command of its own and stays SQL.
-_ONLY_SQL = re.compile(r"agentundo\.(set_policy|set_scope_owner|set_trigger|tag|record_invocation)\(")
+_ONLY_SQL = re.compile(
+    r"agentundo\.(set_policy|set_scope_owner|set_trigger|tag|record_invocation)\("
+)
 _SPEAKS_SQL = re.compile(r"agentundo\.\w+\(|\w+ => ")
 
 
@@ -42,6 +44,14 @@ _SPEAKS_SQL = re.compile(r"agentundo\.\w+\(|\w+ => ")
         ),
         ("Begin a new transaction and call revert again.", "Run the command again."),
         ("Call revert again.", "Run the command again."),
+        (
+            "See agentundo.plan(). Then revert with merge => true (puts back only the columns that"
+            " nobody else changed), on_conflict => 'skip' (leaves these rows), 'cascade' (takes"
+            " later agent work along) or 'force'.",
+            'See "agentundo plan --rows". Then add --merge (puts back only the columns that nobody'
+            " else changed), --on-conflict skip (leaves these rows), --on-conflict cascade (takes"
+            " later calls back first) or --on-conflict force (overwrites; needs --by and --reason).",
+        ),
         ("Something else.", "Something else."),
     ],
 )
@@ -94,7 +104,6 @@ def test_there_are_hints_to_look_at() -> None:
     assert sum(1 for _ in hints()) > 50
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("hint", sorted(set(filter(_SPEAKS_SQL.search, hints()))))
 def test_no_hint_of_the_server_speaks_sql_here(hint: str) -> None:
     said = spoken(hint)
