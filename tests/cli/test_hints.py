@@ -50,7 +50,8 @@ _SPEAKS_SQL = re.compile(r"agentundo\.\w+\(|\w+ => ")
             " later agent work along) or 'force'.",
             'See "agentundo plan --rows". Then add --merge (puts back only the columns that nobody'
             " else changed), --on-conflict skip (leaves these rows), --on-conflict cascade (takes"
-            " later calls back first) or --on-conflict force (overwrites; needs --by and --reason).",
+            " later calls back first) or --on-conflict force (overwrites; needs --by and"
+            " --reason).",
         ),
         ("Something else.", "Something else."),
     ],
