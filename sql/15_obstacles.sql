@@ -306,6 +306,54 @@ begin
 end
 $body$;
 
+-- The same two for a key over a period (18): what a child says has to be covered by all its parents together. A child that
+-- goes back itself is asked as such.
+create or replace function agentundo._uncovered_sql(t agentundo._tracked, con oid, dependents boolean) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  c pg_constraint;
+  other int;
+  child_period text; parent_period text; filled text; meets text; going_columns text;
+begin
+  select * into c from pg_constraint where oid = con;
+  other := agentundo._tracked_of(case when dependents then c.conrelid else c.confrelid end);
+  select string_agg(format('ch.%I is not null', f.attname), ' and ' order by n),
+         string_agg(format('p.%I operator(%s.%s) ch.%I', p.attname, o.oprnamespace::regnamespace, o.oprname, f.attname), ' and ' order by n),
+         string_agg(format('r.%I', p.attname), ', ' order by n),
+         (array_agg(format('ch.%I', f.attname) order by n desc))[1], (array_agg(quote_ident(p.attname) order by n desc))[1]
+    into filled, meets, going_columns, child_period, parent_period
+    from generate_subscripts(c.confkey, 1) n
+    join pg_attribute p on p.attrelid = c.confrelid and p.attnum = c.confkey[n]
+    join pg_attribute f on f.attrelid = c.conrelid and f.attnum = c.conkey[n]
+    join pg_operator o on o.oid = c.conpfeqop[n];
+  return replace(format(case when dependents then $sql$
+    with parent_target as materialized (%1$s),
+    gone as materialized (
+      select d.place, %2$s from unnest($2) d join lateral (select * from %3$s r where r.ctid = d.cur and r.tableoid = d.part offset 0) r on true)
+    select p.place, 'has_dependents', %4$L, %5$L, ch.xmin::text::bigint, %6$s
+    from gone p join %7$s ch on %8$s
+    where not exists (select from unnest($4) a where a.cur = ch.ctid and a.part = ch.tableoid)
+      and {{uncovered}}$sql$
+    else $sql$
+    with child_target as materialized (%1$s), parent_target as materialized (%2$s)
+    select ch."agentundo.place", 'missing_parent', %4$L, %5$L, null::bigint, %6$s
+    from child_target ch
+    where %9$s and {{uncovered}}$sql$ end,
+    agentundo._target_sql(t.id, '$1'),
+    case when dependents then going_columns when other is not null then agentundo._target_sql(other, '$3') else 'select' end,
+    agentundo._from(t), c.conname, case when dependents then c.conrelid else c.confrelid end::regclass::text, coalesce(other::text, 'null::int'),
+    agentundo._bound(c.conrelid), meets, filled),
+    '{{uncovered}}', format($sql$(%1$s operator(pg_catalog.<@) (
+        select range_agg(found.period)
+        from (
+          select p.%2$s as period from %3$s p where %4$s and not exists (select from unnest(%5$s) a where a.cur = p.ctid and a.part = p.tableoid)
+          %6$s) found)) is not true$sql$,
+      child_period, parent_period, agentundo._bound(c.confrelid), meets, case when dependents then '$2' else '$4' end,
+      case when dependents or other is not null then format('union all select p.%s from parent_target p where %s', parent_period, meets) end));
+end
+$body$;
+
 create or replace function agentundo._readable(relation regclass) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -355,12 +403,12 @@ begin
       end loop;
     end if;
     for f in
-      select c.oid, c.conname::text as name, c.confkey, c.confrelid, c.conrelid, way.up, c.confdeltype not in ('a', 'r') or c.confupdtype not in ('a', 'r') as acts,
+      select c.oid, coalesce((to_jsonb(c) ->> 'conperiod')::boolean, false) as over_period, c.conname::text as name, c.confkey, c.confrelid, c.conrelid, way.up, c.confdeltype not in ('a', 'r') or c.confupdtype not in ('a', 'r') as acts,
         case when way.up then c.conrelid else c.confrelid end::regclass as relation,
         coalesce(agentundo._tracked_of(case when way.up then c.conrelid else c.confrelid end), 0) as other
       from pg_constraint c cross join (values (true), (false)) way (up)
       where c.contype = 'f' and c.conparentid = 0
-        and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true) and not coalesce((to_jsonb(c) ->> 'conperiod')::boolean, false)
+        and coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true)
         -- keys of the table or, for a partitioned one, of one of its levels
         and case when way.up then c.confrelid in (select agentundo._levels(t.relation, t.kind)) and going <> '{}'
               -- a referenced key stays with its row unless the row goes or moves
@@ -377,7 +425,7 @@ begin
         continue;
       end if;
       return query
-        select * from agentundo._look(case when f.up then agentundo._dependents_sql(t, f.oid) else agentundo._missing_sql(t, f.oid) end,
+        select * from agentundo._look(case when f.over_period then agentundo._uncovered_sql(t, f.oid, f.up) when f.up then agentundo._dependents_sql(t, f.oid) else agentundo._missing_sql(t, f.oid) end,
           agentundo._users_path(t.relation), agentundo._within(restored, t.relation, here), agentundo._within(going, t.relation, here),
           array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('insert', 'update')),
           array(select x from unnest(d) x where x.tracked = f.other and x.status in ('ok', 'merge') and x.action in ('delete', 'update')))

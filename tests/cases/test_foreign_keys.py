@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import Connection
 from tests.support.collation import make_blind_collation
 from tests.support.foreign_keys import ACTIONS, PAIRS
-from tests.support.state import assert_same
-from tests.support.undo import revert
+from tests.support.state import assert_same, snapshot
+from tests.support.undo import revert, rows
 from tests.support.undoing import (
     assert_keys_hold,
     assert_refused,
@@ -452,12 +452,55 @@ def test_keys_over_periods_hold(db: Connection, pg_major: int) -> None:
         "insert into p values (2, '[2026-01-01,)', 0)",
         "insert into c values (2, 2, '[2026-02-01,2026-03-01)')",
     )
+    # a child that two parents cover together, one of which is cut in two
+    db.execute("alter table c alter constraint c_p_during_fkey deferrable initially deferred")
+    assert_undone(
+        db,
+        "update p set during = '[2026-01-01,2026-05-15)' where during @> date '2026-01-01'",
+        "insert into p values (1, '[2026-05-15,2026-07-01)', 0)",
+    )
     held = write(db, "insert into p values (3, '[2026-01-01,2027-01-01)', 0)")
     db.execute("insert into c values (3, 3, '[2026-02-01,2026-03-01)')")
+    assert reasons(db, held) == {"has_dependents": 1}
     assert_refused(db, held)
-    missing = write(db, "delete from c where id = 3")
+    missing = write(db, "delete from c where id = 3", "update c set id = 11 where id = 1")
     db.execute("delete from p where id = 3")
+    assert reasons(db, missing) == {"missing_parent": 1}
     assert_refused(db, missing)
+    assert revert(db, missing, on_conflict="skip").counts[:4] == (0, 0, 1, 1)
+    assert rows(db, "select id from c") == [(1,)]
+
+
+def test_parents_over_periods_go_where_others_cover_their_children(
+    db: Connection, pg_major: int
+) -> None:
+    if pg_major < 18:
+        pytest.skip("PERIOD keys came with PostgreSQL 18")
+    db.execute(
+        "create extension btree_gist;"
+        "create table p (id int, during datemultirange, primary key (id, during without overlaps));"
+        "create table c (id int primary key, p int, during datemultirange,"
+        " foreign key (p, period during) references p (id, period during)"
+        " deferrable initially deferred);"
+    )
+    track(db, "p", "c")
+    narrow = write(db, "insert into p values (1, '{[2026-01-01,2026-02-01)}')")
+    widened = write(
+        db, "update p set during = '{[2026-01-01,2026-02-01), [2026-05-01,2026-06-01)}'"
+    )
+    db.execute("insert into c values (1, 1, '{[2026-01-05,2026-01-07)}')")
+    before = snapshot(db, "public.c")
+    assert reasons(db, [narrow, widened]) == {"has_dependents": 1}
+    assert revert(db, widened).status == "reverted"
+    assert rows(db, "select during::text from p") == [("{[2026-01-01,2026-02-01)}",)]
+    assert_refused(db, narrow)
+    db.execute(
+        "update p set during = '{[2026-01-01,2026-01-06)}';"
+        "insert into p values (1, '{[2026-01-06,2026-03-01)}')"
+    )
+    other = write(db, "insert into p values (1, '{[2026-07-01,2026-08-01)}')")
+    assert revert(db, other).status == "reverted"
+    assert_same(before, snapshot(db, "public.c"))
 
 
 def test_a_key_counts_its_columns_collation(db: Connection) -> None:
