@@ -23,6 +23,14 @@ def main() -> int:
     server = start(matrix.binaries(asked.pg) if asked.pg else None)
     total, failures, played = Verdicts(), 0, 0
     begun = time.monotonic()
+
+    def tell() -> None:
+        spent = time.monotonic() - begun
+        print(
+            f"{played} histories from seed {asked.seed}, {failures} failed, {spent:.0f} s: {total}",
+            flush=True,
+        )
+
     try:
         while played < asked.histories and failures < asked.failures:
             # A fresh database now and then: what dropped schemas leave behind makes it slow.
@@ -37,10 +45,11 @@ def main() -> int:
                             break
                     else:
                         total.add(found)
+            if played % 1000 == 0 and played < asked.histories:
+                tell()
     finally:
         server.close()
-    spent = time.monotonic() - begun
-    print(f"{played} histories from seed {asked.seed}, {failures} failed, {spent:.0f} s: {total}")
+    tell()
     return 1 if failures else 0
 
 

@@ -144,7 +144,7 @@ class Judge:
             for row in before.rows.keys() | after.rows.keys()
             if before.rows.get(row) != after.rows.get(row)
         }
-        self._judge_changes(changed, rows, after, arguments, target)
+        self._judge_changes(changed, rows, after, arguments, target, drawn_in)
         self._judge_what_is_left(changed, rows, after, arguments, target)
         bags = self._judge_bags(drawn_in, target, before, after, arguments)
         self._remember(changed, after, rows, bags, arguments, target, result, drawn_in)
@@ -210,6 +210,10 @@ class Judge:
             )
         return rows
 
+    def _written(self, members: set[str]) -> set[RowId]:
+        """Return what calls wrote, undone or not: of an unclear row the model may be wrong."""
+        return {w.row for w in self.history.journal.writes if w.invocation in members}
+
     # Verdicts -------------------------------------------------------------------------------------
 
     def _judge_changes(
@@ -219,10 +223,14 @@ class Judge:
         after: State,
         arguments: dict[str, Any],
         target: _Undo | None,
+        members: set[str],
     ) -> None:
         touched = {row.id: row for row in rows}
         forced = arguments["on_conflict"] == "force"
         for found in sorted(changed, key=str):
+            if found not in touched and found in self._unclear & self._written(members):
+                self.verdicts.exempt["unclear row"] += 1
+                continue
             if found not in touched:
                 raise Lie("minimal", f"{found} is none of the set's, and was written")
             row = touched[found]
@@ -248,7 +256,8 @@ class Judge:
                 self._judge_carried(row, carried, after)
                 self._unclear.add(found)
                 continue
-            if strangers and (vacated := self._vacated(row, strangers)):
+            up = target is not None and not target.again
+            if strangers and (vacated := self._vacated(row, strangers, up=up)):
                 self.verdicts.exempt[vacated] += 1
                 self._unclear.add(found)
                 continue
@@ -333,9 +342,7 @@ class Judge:
     ) -> None:
         if self._excused(rows, arguments, target):
             return
-        written = [w.row for w in self.history.journal.writes if w.invocation in members]
-        # An unclear row may be the set's, though the model took that for undone.
-        if self._unclear.intersection(written) or any(r.id in self._unclear for r in rows):
+        if self._unclear & (self._written(members) | {row.id for row in rows}):
             return
         if self._bag_flips(members, target):  # they can dispute it, too
             return
@@ -442,9 +449,10 @@ class Judge:
             return "written as it was without a tag, and again or moved by others"
         return None
 
-    def _vacated(self, row: _Row, strangers: list[Write]) -> str | None:
+    def _vacated(self, row: _Row, strangers: list[Write], *, up: bool) -> str | None:
         """Has somebody else made another row at this key, and given that another key again?"""
-        gone = row.now is None and row.mine[-1].after is None
+        left = row.mine[0].before if up else row.mine[-1].after
+        gone = row.now is None and left is None
         return "a key that others vacated" if gone and strangers[-1].keys_moved else None
 
     def _with_units(self, some: list[_Row], left: list[_Row]) -> list[_Row]:
