@@ -416,5 +416,5 @@ $body$
     agentundo._from(t),
     agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql(),
     agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), concat_ws(' or ', agentundo._retyped(t.id, 'y.before_change', 'y.before_change'), agentundo._unlabelled(t)),
-    agentundo._stranger_sql('f'), agentundo._image_row(t.id, 'g', 'f.change'))
+    agentundo._stranger_sql('f'), agentundo._image_row(t.id, 'g', 'f.change', 'r'))
 $body$;

@@ -401,7 +401,7 @@ begin
     d := d || agentundo._net(one, changes, family, cardinality(d));
   end loop;
   if exists (select from unnest(d) x where x.detail ? 'steps') then
-    d := agentundo._narrow(d, merge);
+    d := agentundo._narrow(d);
   end if;
   if exists (select from unnest(d) x where x.unit = 'moved' or x.status <> 'ok') then
     d := agentundo._pair_moves(d, changes);

@@ -160,3 +160,21 @@ def test_a_set_subtracts_what_of_it_has_not_been_subtracted(t: Connection) -> No
         "already_reverted",
     )
     assert row(t) == (110, "i")
+
+
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("first", ["earlier", "later"])
+def test_a_redo_adds_its_own_difference_though_others_stay_undone(
+    t: Connection, first: str, merge: bool
+) -> None:
+    """The image that the call had left has the other's difference in it, which is undone."""
+    write(t, "update t set b = b + 1", tag="earlier")
+    write(t, "update t set b = b + 10", tag="later")
+    assert revert(t, "later", merge=True).status == "reverted"
+    assert row(t) == (101, "i")
+    assert revert(t, "earlier", merge=merge).status == "reverted"
+    assert row(t) == (100, "i")
+    assert redo(t, first, merge=merge).status == "reverted"
+    assert row(t) == (101 if first == "earlier" else 110, "i")
+    assert redo(t, "later" if first == "earlier" else "earlier", merge=True).status == "reverted"
+    assert row(t) == (111, "i")

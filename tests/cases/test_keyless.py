@@ -141,6 +141,18 @@ def test_a_keyless_table_with_generated_columns_comes_back(db: Connection) -> No
     assert_undone(db, "update t set c = 0")
 
 
+def test_a_column_that_was_retyped_since_and_written_by_others_is_a_conflict(
+    db: Connection,
+) -> None:
+    db.execute("create table t (id int, day date); insert into t values (1, '2026-01-01')")
+    track(db, "t", capture="all")
+    call = write(db, "update t set day = 'infinity'")
+    db.execute("alter table t alter column day type text using day::text")
+    db.execute("update t set day = 'b'")
+    assert reasons(db, call) == {"schema_changed": 2}
+    assert_refused(db, call)
+
+
 def test_a_table_without_columns_is_refused(db: Connection) -> None:
     """Its rows say nothing, so none could be told from another or put back."""
     db.execute("create table t ()")

@@ -4798,7 +4798,7 @@ $body$
     agentundo._from(t),
     agentundo._table_row(t.id, 'r'), agentundo._image_row(t.id, 'h', 'y.after_change', 'r'), agentundo._undo_versions_sql(),
     agentundo._rewritten_sql(t, 'c'), agentundo._retyped(t.id, 'y.after_change', 'y.after_change'), concat_ws(' or ', agentundo._retyped(t.id, 'y.before_change', 'y.before_change'), agentundo._unlabelled(t)),
-    agentundo._stranger_sql('f'), agentundo._image_row(t.id, 'g', 'f.change'))
+    agentundo._stranger_sql('f'), agentundo._image_row(t.id, 'g', 'f.change', 'r'))
 $body$;
 
 -- ==== 15_obstacles.sql ====
@@ -5569,9 +5569,9 @@ $body$;
 -- cascade is no matter of rows: it makes the set larger (18_plan.sql).
 
 -- Where a row goes back to an image that is not the set's own, because others have been undone since, only those of
--- its columns do that the set has changed: the rest of the image is the others'. With `merge` delta columns lose what the set
--- has added, whatever the image says.
-create or replace function agentundo._narrow(d agentundo._decision[], merge boolean) returns agentundo._decision[]
+-- its columns do that the set has changed: the rest of the image is the others'. Delta columns lose what the set has added,
+-- whatever the image says: it was made when others stood than do now.
+create or replace function agentundo._narrow(d agentundo._decision[]) returns agentundo._decision[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
 declare
@@ -5591,7 +5591,7 @@ begin
           order by name)$sql$, t.history, replace(string_agg(
           format('case when %s and row(%s)::record operator(pg_catalog.*<>) row(%s)::record then %L end',
             concat_ws(' and ', 'true', b.known, a.known), b.value, a.value, b.name), ', ' order by b.attnum), '%', '%%')),
-      case when merge and bool_or(m.rule = 'delta') then format($sql$(
+      case when bool_or(m.rule = 'delta') then format($sql$(
           select jsonb_build_object(%2$s)
           from jsonb_array_elements(y.detail -> 'steps') s (s) join %1$s b on b.ctid = (s ->> 0)::tid join %1$s a on a.ctid = (s ->> 2)::tid)$sql$, t.history, string_agg(
           format('%L, %s', b.name, agentundo._delta_sql(b.type, format('r.%I', b.name),
@@ -6397,7 +6397,7 @@ begin
     d := d || agentundo._net(one, changes, family, cardinality(d));
   end loop;
   if exists (select from unnest(d) x where x.detail ? 'steps') then
-    d := agentundo._narrow(d, merge);
+    d := agentundo._narrow(d);
   end if;
   if exists (select from unnest(d) x where x.unit = 'moved' or x.status <> 'ok') then
     d := agentundo._pair_moves(d, changes);

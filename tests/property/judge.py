@@ -285,9 +285,12 @@ class Judge:
             self.verdicts.rows_restored += 1
 
     def _carried(self, row: _Row, rows: list[_Row]) -> list[_Row]:
-        """Return what a statement has moved, from or to this key, if others wrote it since."""
-        moves = {w.number for w in row.mine if w.keys_moved}
-        moved = [r for r in rows if any(w.number in moves for w in r.mine)]
+        """Return what statements have moved, from or to this key and on, if others wrote it since."""
+        moved = [row] if _moved(row) else []
+        for one in moved:  # it grows
+            moves = {w.number for w in one.mine if w.keys_moved}
+            on = [r for r in rows if any(w.number in moves for w in r.mine)]
+            moved += [r for r in on if r not in moved]
         return moved if any(r.others_after for r in moved) else []
 
     def _judge_carried(self, row: _Row, moved: list[_Row], after: State) -> None:
