@@ -285,7 +285,7 @@ class Judge:
             self.verdicts.rows_restored += 1
 
     def _carried(self, row: _Row, rows: list[_Row]) -> list[_Row]:
-        """Return what statements have moved, from or to this key and on, if others wrote it since."""
+        """Return what was moved, from or to this key and on, if others wrote any of it since."""
         moved = [row] if _moved(row) else []
         for one in moved:  # it grows
             moves = {w.number for w in one.mine if w.keys_moved}
