@@ -234,6 +234,22 @@ begin
 end
 $body$;
 
+-- The root above a partition, or the table itself. pg_partition_root() stops where a partition is being detached
+-- concurrently, although its rows still belong to the root.
+create or replace function agentundo._root(relation regclass) returns regclass
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  above oid := relation;
+begin
+  loop
+    select i.inhparent into above from pg_class c join pg_inherits i on i.inhrelid = c.oid where c.oid = relation and c.relispartition;
+    exit when not found;
+    relation := above;
+  end loop;
+  return relation;
+end
+$body$;
 
 -- Called from capture functions as a condition on constants, and declared immutable although it
 -- reads the catalog: so the planner folds it away, once for each plan, and plans are thrown away by
@@ -255,7 +271,7 @@ begin
     raise exception using errcode = '40001', message = 'agentundo: a table is tracked since this transaction began',
       hint = 'Begin a new transaction, then repeat the write.';
   end if;
-  root := case when m.kind = 'partitioned' then coalesce(pg_partition_root(m.relation), m.relation) else m.relation end;
+  root := case when m.kind = 'partitioned' then agentundo._root(m.relation) else m.relation end;
   if m.relation is not null and not exists (select from pg_class c where c.oid = m.history) then
     perform agentundo._fail('UN008', format('agentundo: the history of %s is gone; the write is refused', m.name),
       format('Somebody dropped its history table. Run "select agentundo.untrack(%1$L, keep_history => false)" and "select agentundo.track(%1$L)": what was captured before is lost.', m.name),
@@ -312,7 +328,7 @@ begin
   elsif exists (select from pg_attribute a where a.attrelid = relation and a.attnum > 0 and a.attname like 'agentundo.%') then
     return 'it has a column named "agentundo.*", as we name columns in our queries; rename it';
   elsif c.relispartition then
-    return format('it is a partition; track its root %s', pg_partition_root(relation));
+    return format('it is a partition; track its root %s', agentundo._root(relation));
   elsif exists (select from pg_rewrite where ev_class = relation and ev_type <> '1') then
     return 'it has rules on INSERT, UPDATE or DELETE, under which rows cannot be put back';
   elsif c.relkind = 'r' and (select amname from pg_am where oid = c.relam) <> 'heap' then

@@ -340,7 +340,7 @@ begin
     from pg_event_trigger_ddl_commands() d
     join agentundo._tracked x on x.active
     where d.classid = 'pg_class'::regclass and not d.in_extension
-      and (x.relation = d.objid or x.relation = pg_partition_root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
+      and (x.relation = agentundo._root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
         or x.relation in (select agentundo._relatives(d.objid)) or d.objid in (select agentundo._ancestors(x.relation))
         or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid)
         or agentundo._heirs_differ(x))

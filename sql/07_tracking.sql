@@ -94,6 +94,7 @@ $body$
 declare
   level regclass;
 begin
+  perform agentundo._require_fresh_snapshots('track');
   -- As the caller: whoever may act for the owners of the table and of all its parts deputizes us.
   if agentundo._why_not_trackable(relation) is null then
     for level in
@@ -123,6 +124,7 @@ declare
   rule text := agentundo._remember_schema(schema, capture);
   owner name;
 begin
+  perform agentundo._require_fresh_snapshots('track');
   -- Tables made later are tracked with the rights of whoever makes them: the schema's owner, or the caller.
   for owner in
     select r.rolname from pg_catalog.pg_roles r
@@ -207,10 +209,11 @@ declare
   t agentundo._tracked;
   found_one boolean := false;
 begin
+  perform agentundo._require_fresh_snapshots('sync');
   perform agentundo._lift_sequences();
   for t in
     select * from agentundo._tracked x
-    where x.active and (sync.relation is null or x.relation = sync.relation or x.relation = pg_partition_root(sync.relation))
+    where x.active and (sync.relation is null or x.relation = agentundo._root(sync.relation))
     order by x.relation::oid
   loop
     found_one := true;

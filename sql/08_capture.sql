@@ -354,7 +354,7 @@ $body$
 begin
   if agentundo._setting('agent.invocation') is not null or agentundo._is_agent() then
     perform agentundo._fail('UN008', format('agentundo: partition %s is not tracked yet; the write is refused', tg_relid::regclass),
-      format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', pg_partition_root(tg_relid)::regclass::text),
+      format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', agentundo._root(tg_relid)::text),
       jsonb_build_object('relation', tg_relid::regclass::text));
   end if;
   return null;

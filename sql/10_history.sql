@@ -370,7 +370,7 @@ declare
   t agentundo._tracked;
 begin
   select x.* into t from agentundo._tracked x
-  where x.relation = _tracked_table.relation or x.relation = pg_partition_root(_tracked_table.relation)
+  where x.relation in (_tracked_table.relation, agentundo._root(_tracked_table.relation))
   order by x.relation = _tracked_table.relation desc limit 1;
   if not found then
     perform agentundo._fail('UN004', format('agentundo: %s is not tracked', coalesce(relation::text, 'NULL')),

@@ -335,6 +335,7 @@ declare
   t agentundo._tracked := agentundo._table_to_decide(relation);
   c record;
 begin
+  perform agentundo._take_turn(array[t.id]);  -- an undo that is under way has decided by the rule of now
   select * into c from agentundo._columns(t.id) x where x.name = column_name and x.live;
   if not found then
     perform agentundo._fail('22023', format('agentundo: %s has no captured column %L', t.name, column_name),

@@ -202,7 +202,28 @@ begin
     exit when not straight or gone or agentundo._stayed_straight(t, changes, decisions);
     straight := false;
   end loop;
+  if not gone then
+    perform agentundo._require_storage(t);
+  end if;
   return decisions;
+end
+$body$;
+
+-- TRUNCATE and what rewrites a table are seen at once by every snapshot, and to one that is older the table is empty. What
+-- was decided by such a look is worth nothing: look again, or begin anew.
+create or replace function agentundo._require_storage(t agentundo._tracked) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if exists (
+    select from agentundo._levels(t.relation, t.kind) l join pg_class c on c.oid = l
+    where c.relfilenode <> 0 and c.relfilenode is distinct from pg_relation_filenode(c.oid)) then
+    if current_setting('transaction_isolation') = 'read committed' then
+      raise exception using errcode = 'UNR01';
+    end if;
+    raise exception using errcode = '40001', message = format('agentundo: table %s was rewritten since this transaction began', t.name),
+      hint = 'Begin a new transaction and call revert again.';
+  end if;
 end
 $body$;
 

@@ -549,7 +549,7 @@ begin
     begin
       return query select * from agentundo._show(agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope));
       return;
-    exception when undefined_column or undefined_table or undefined_function or internal_error then
+    exception when undefined_column or undefined_table or undefined_function or internal_error or sqlstate 'UNR01' then
       tries := tries + 1;
       if not agentundo._look_again(tries, sqlstate, sqlerrm) then
         raise;
@@ -624,7 +624,7 @@ begin
     begin
       d := agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope);
       exit;
-    exception when undefined_column or undefined_table or undefined_function or internal_error then
+    exception when undefined_column or undefined_table or undefined_function or internal_error or sqlstate 'UNR01' then
       tries := tries + 1;
       if not agentundo._look_again(tries, sqlstate, sqlerrm) then
         raise;

@@ -115,7 +115,7 @@ begin
     from (
       select g.relation, true, g.id = any (_lock_tables.apart) from agentundo._tracked g where g.id = any (tracked_ids)
       union all
-      select coalesce(pg_partition_root(u), u), false, false from unnest(strong) u) x (root, whole, apart)
+      select agentundo._root(u), false, false from unnest(strong) u) x (root, whole, apart)
     join pg_class c on c.oid = x.root
     group by x.root order by x.root
   loop
@@ -602,6 +602,21 @@ begin
 end
 $body$;
 
+-- Tables of which a row is deleted at one place and comes in again at another: by plan, because nobody knows which row
+-- became which, or into another partition.
+create or replace function agentundo._going_out_and_in(d agentundo._decision[], changes bigint[], apart int[]) returns int[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with acting as (select x.tracked, x.action, x.unit, x.detail from unnest(d) x where x.status in ('ok', 'merge') and x.tracked <> all (apart))
+  select coalesce(array_agg(distinct t.id), '{}')
+  from acting x join agentundo._tracked t on t.id = x.tracked
+  where x.detail ? 'replace'
+    or t.kind = 'partitioned' and x.detail ? 'moved'
+    or x.action = 'delete' and exists (select from acting y where y.tracked = x.tracked and y.action = 'insert')
+      and (x.unit like 'moved%' or not exists (select from agentundo._key(t.id))
+        and exists (select from agentundo._change c where c.change = any (changes) and c.tracked = t.id and c.operation = 'U'))
+$body$;
+
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
   ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[], apart int[], run text, from_step int, since timestamptz)
@@ -659,7 +674,7 @@ begin
   end if;
   -- Rows that go out and come in again: whoever waited for one of them would find it gone, and be told nothing. So he
   -- waits for the table.
-  moving := array(select distinct x.tracked from unnest(d) x where x.status in ('ok', 'merge') and x.detail ? 'replace' and x.tracked <> all (apart));
+  moving := agentundo._going_out_and_in(d, changes, apart);
   if moving <> '{}' then
     raise exception using errcode = 'UNR02', detail = moving::text;
   end if;

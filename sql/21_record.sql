@@ -172,7 +172,7 @@ $body$
           > coalesce((agentundo._setting('agentundo.baseline')::jsonb ->> s.relid::text)::bigint, 0)
     and s.schemaname not in ('agentundo', 'agentundo_history') and s.schemaname not like 'pg\_temp\_%'
     and not exists (select from agentundo._tracked t
-                    where t.active and t.relation in (s.relid, pg_partition_root(s.relid)))
+                    where t.active and t.relation in (s.relid, agentundo._root(s.relid)))
     and exists (select from pg_locks l
                 where l.pid = pg_backend_pid() and l.locktype = 'relation' and l.relation = s.relid and l.mode = 'RowExclusiveLock'
                 offset 0)

@@ -164,7 +164,7 @@ begin
     from pg_constraint f
     where f.contype = 'f' and f.conparentid = 0 and f.confrelid in (select l.relation from level l)
       and (f.confdeltype in ('c', 'n', 'd') or f.confupdtype in ('c', 'n', 'd'))
-      and not exists (select from agentundo._tracked x where x.active and x.relation in (f.conrelid, pg_partition_root(f.conrelid)))
+      and not exists (select from agentundo._tracked x where x.active and x.relation in (f.conrelid, agentundo._root(f.conrelid)))
     union all
     select case when p.prosrc ~* '\m(insert\s+into|update|delete\s+from|merge\s+into|truncate|notify|pg_notify|dblink\w*|http\w*)\M' then 'warning' else 'info' end,
       agentundo._name(g.tgrelid),
@@ -401,7 +401,7 @@ $body$;
 comment on function agentundo.purge(interval) is
   'Deletes history older than an age (default: the setting retention) for good: those invocations can no longer be undone and answer UN011. Spares what is held. Touches no table of yours.';
 
--- What these two decide must be what is: an old snapshot would not show a revert made meanwhile.
+-- What these decide must be what is: an old snapshot would not show a revert made meanwhile, nor what the table is now.
 create or replace function agentundo._require_fresh_snapshots(what text) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$

@@ -15,7 +15,7 @@ do $body$
 declare
   -- What tag() and track() call with the caller's own rights.
   for_tag text[] := array['tag', 'version', '_check_id', '_step', '_note_baseline'];
-  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputize_owner', '_deputy', '_deputy_of', '_lock_grants', '_create_deputy', '_admit', '_why_not_trackable', '_tree',
+  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputize_owner', '_deputy', '_deputy_of', '_lock_grants', '_create_deputy', '_admit', '_why_not_trackable', '_require_fresh_snapshots', '_tree',
                             '_remember_schema', '_kept_mode', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
   for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
   for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version', 'row_writer', 'effects_of'];

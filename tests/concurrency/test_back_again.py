@@ -162,3 +162,30 @@ def test_row_that_came_back_gets_no_children_while_it_is_taken_away(
     assert rows(db, "table parents") == []
     assert rows(db, "table before_it") == [(1, "old")]
     assert rows(db, "table after_it") == [(1, "old")]
+
+
+def test_a_rule_of_merge_changes_after_the_undo_that_went_by_it(
+    db: Connection, session: NewSession
+) -> None:
+    """It had decided to subtract; without the rule it would put back what it had found."""
+    db.execute(GATED)
+    db.execute(
+        "create table stock (id int primary key, n int); insert into stock values (1, 100);"
+        "select agentundo.track('stock', 'all'), agentundo.set_merge('stock', 'n', 'delta')"
+    )
+    write(db, "agent", "update before_it set v = 'bot'; update stock set n = n + 10")
+    db.execute("update stock set n = n + 1")
+    owner, reverter = session(), session(application_name="slow")
+    db.execute("select pg_advisory_lock(7)")
+    running = reverter.later(revert, reverter.conn, "agent", merge=True)
+    sleeps = "select wait_event = 'PgSleep' from pg_stat_activity where pid = %s"
+    wait_until(
+        lambda: running.done() or bool(scalar(db, sleeps, reverter.pid)),
+        what="the revert to put rows back",
+    )
+    deciding = owner.run_later("select agentundo.set_merge('stock', 'n', null)")
+    owner.wait_until_blocked(deciding, by=reverter)
+    db.execute("select pg_advisory_unlock(7)")
+    assert outcome(running).rows_updated == 2
+    outcome(deciding)
+    assert rows(db, "table stock") == [(1, 101)]

@@ -6,13 +6,14 @@ partition already and then wants the root waits for him, and he for it.
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from tests.concurrency.conftest import NewSession
 from tests.conftest import Connection
 from tests.support.sessions import PATIENT, Session, outcome
 from tests.support.state import assert_same, snapshot
-from tests.support.undo import revert, rows, scalar, write
+from tests.support.undo import refused, revert, rows, scalar, write
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.core
@@ -130,3 +131,34 @@ def test_a_partition_goes_before_the_next_attempt_of_a_revert(
     assert outcome(running).counts == (0, 0, 0, 1, 1)
     assert_same(kept, snapshot(parts, "public.parts"))
     assert rows(parts, "select * from parts where id = 3") == [(3, 1, "mia")]
+
+
+def test_a_partition_that_is_being_detached_is_written_and_taken_back(
+    parts: Connection, session: NewSession
+) -> None:
+    """Its rows are captured until the detachment is finished, which an old transaction delays.
+
+    Whoever asks the table does not see them any more, so they go back when they are there again.
+    """
+    before = snapshot(parts, "public.parts")
+    reader, owner, person = session(), session(), session()
+    reader.run("begin", "select from parts")
+    detaching = owner.run_later(f"{DETACH} concurrently")
+    owner.wait_until_blocked(detaching, by=reader)
+    write(parts, "agent", "update parts_1 set v = 'agent' where id = 1")
+    person.run("update parts_1 set v = 'mia' where id = 3")
+    with refused("UN001"):
+        revert(parts, "agent")
+    parts.execute("select pg_cancel_backend(%s)", [owner.pid])
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        outcome(detaching)
+    reader.run("rollback")
+    person.run("update parts_1 set v = 'old' where id = 3")  # it stays half detached
+    captured = "select invocation, rows from agentundo.changes where relation = 'public.parts'"
+    assert [tag for tag, _ in rows(parts, captured)].count(None) == 2
+    parts.execute(f"{DETACH} finalize".encode())
+    parts.execute(
+        "alter table parts attach partition parts_1 for values in (1); select agentundo.sync()"
+    )
+    assert revert(parts, "agent").status == "reverted"
+    assert_same(before, snapshot(parts, "public.parts"))

@@ -255,3 +255,19 @@ def test_a_revert_that_began_before_its_table_was_untracked(
     if keep:
         assert revert(db, "agent").status == "reverted"
         assert scalar(db, "select v from log") == "old"
+
+
+@pytest.mark.parametrize("call", ["track('fresh', 'all')", "track_schema('public')", "sync()"])
+def test_tracking_asks_for_a_transaction_that_sees_what_the_tables_are_now(
+    db: Connection, early: Callable[[], Session], call: str
+) -> None:
+    """It would write down what a table has been, and then every write would be refused."""
+    db.execute("create table fresh (id int primary key)")
+    owner = early()
+    db.execute("alter table fresh add column v int")
+    with refused("25001") as caught:
+        owner.run(f"select agentundo.{call}")
+    assert "does not run under" in caught.message
+    assert caught.hint == "Run it in a READ COMMITTED transaction."
+    owner.run("rollback")
+    db.execute("select agentundo.track('fresh', 'all'); insert into fresh values (1, 2)")
