@@ -291,8 +291,11 @@ begin
         apart := apart || named::int[];
         continue;
       when lock_not_available then
-        -- The revert gives way and tries again.
-        if clock_timestamp() > began + patience then
+        -- The revert gives way and tries again: but what this transaction had before it keeps.
+        if exists (select from pg_locks l where not l.granted and l.pid <> pg_backend_pid() and pg_backend_pid() = any (pg_blocking_pids(l.pid))) then
+          raise exception using errcode = '55P03', message = 'agentundo: others wait for what this transaction had locked before the undo, and the undo for others',
+            hint = 'Give the undo a transaction of its own, and call it again.';
+        elsif clock_timestamp() > began + patience then
           raise exception using errcode = '55P03', message = format('agentundo: somebody holds rows or tables of this undo for longer than %s', patience),
             hint = 'End the transaction that holds them (see pg_stat_activity and pg_blocking_pids), then call revert again. A higher lock_timeout makes it wait longer.';
         end if;

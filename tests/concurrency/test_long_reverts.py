@@ -16,7 +16,7 @@ import pytest
 
 from tests.concurrency.conftest import NewSession
 from tests.conftest import Connection
-from tests.support.sessions import Session, outcome
+from tests.support.sessions import Session, failure, outcome
 from tests.support.state import assert_same, snapshot
 from tests.support.undo import Result, revert, rows, scalar, status, tag, write
 from tests.support.waiting import wait_until
@@ -154,3 +154,33 @@ def test_call_that_is_marked_as_committed_is_not_the_deadlock_victim(
         assert revert(db, "agent").status == "reverted"
     assert_same(before, snapshot(db, THINGS))
     assert rows(db, "select tgenabled from pg_trigger where tgname = 'touch'") == [("O",)]
+
+
+def test_an_undo_in_a_transaction_for_which_others_wait_gives_up(
+    db: Connection, session: NewSession
+) -> None:
+    """It cannot let go of what was locked before it: a deadlock that its short waits would hide."""
+    write(db, "agent", "update deals set stage = 'agent' where id = 2")
+    person, reverter = session(), session()
+    person.run("begin", "update deals set owner = 'mia' where id = 2")
+    reverter.run("begin", "update deals set owner = 'joe' where id = 1")
+    running = reverter.later(revert, reverter.conn, "agent", on_conflict="skip")
+    reverter.wait_until_blocked(running, by=person)
+    writing = person.run_later("update deals set owner = 'mia' where id = 1")
+    person.wait_until_blocked(writing, by=reverter)
+    error = failure(running)
+    assert error.sqlstate == "55P03"
+    assert error.diag.message_primary == (
+        "agentundo: others wait for what this transaction had locked before the undo,"
+        " and the undo for others"
+    )
+    assert error.diag.message_hint == (
+        "Give the undo a transaction of its own, and call it again."
+    )
+    reverter.run("rollback")
+    outcome(writing)
+    person.run("commit")
+    assert rows(db, "select id, stage, owner from deals where id < 3 order by id") == [
+        (1, "New", "mia"),
+        (2, "agent", "mia"),
+    ]
