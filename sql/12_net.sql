@@ -398,7 +398,7 @@ $body$
       {{deleting}} and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
       and exists (select from net where after is null and {{of_net}})$sql$,
     jsonb_build_object('history', agentundo._history(t), 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f'),
-      'deleting', case t.capture when 'all' then 'and f.operation in (''D'', ''T'')' else '' end))
+      'deleting', case when t.all_since is not null then format('and (f.operation in (''D'', ''T'') or f.change <= %s)', t.all_since) else '' end))
 $body$;
 
 -- The straight way, see _is_straight(): one image before, one after, the row now.
@@ -408,7 +408,7 @@ $body$
 declare
   c agentundo._change;
   others constant boolean := exists (
-    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and (f.operation in ('D', 'T') or t.capture = 'agent') and not f.void
+    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and (f.operation in ('D', 'T') or f.change <= coalesce(t.all_since, f.change)) and not f.void
     where s.tracked = t.id and s.change = any (changes) and s.operation <> 'I');
 begin
   select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);

@@ -277,12 +277,14 @@ begin
   end loop;
   latest := agentundo._last_standing(pattern, stands, gaps, first, n);
   whole := latest > 0 and pattern[greatest(latest, 1)][4] = 0;
-  if not stranger and cells is not null then
-    row_left := agentundo._composed(pattern, cells, stands, gaps, first, n);
+  if cells is not null then
     select array_agg((
         select bool_or(pattern[k][4] = 0 or pattern[k][5] = 0 or cells[pattern[k][4]][c] <> cells[pattern[k][5]][c])
         from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0) order by c)
       into changed from generate_series(1, array_length(cells, 2)) c;
+  end if;
+  if not stranger and cells is not null then
+    row_left := agentundo._composed(pattern, cells, stands, gaps, first, n);
     before := agentundo._image_saying(pattern, cells, row_left, null);
     if before is null then
       before := agentundo._image_saying(pattern, cells, row_left, changed);
@@ -317,9 +319,13 @@ begin
   steps := array(select k from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0 order by k);
   if stranger or nothing and segments = 1 then
     before := -turn;
-    if stranger and (case when cells is null then agentundo._said(pattern, agentundo._last_standing(pattern, stands, gaps, first, turn - 1)) = 0
-        else agentundo._composed(pattern, cells, stands, gaps, first, turn - 1) is null end) then
-      before := null;  -- whoever had made the row is undone: it is not to come back
+    if stranger and cells is null then
+      if agentundo._said(pattern, agentundo._last_standing(pattern, stands, gaps, first, turn - 1)) = 0 then
+        before := null;  -- whoever had made the row is undone: it is not to come back
+      end if;
+    elsif stranger then
+      row_left := agentundo._composed(pattern, cells, stands, gaps, first, turn - 1);  -- what the turn had found may be of others who are undone
+      before := case when row_left is not null then coalesce(agentundo._image_saying(pattern, cells, row_left, changed), -turn) end;
     end if;
     after := coalesce(steps[cardinality(steps)], ends);
   end if;

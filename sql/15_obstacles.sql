@@ -131,6 +131,31 @@ $body$
   from rule
 $body$;
 
+-- Restored rows for which something else raises that is computed when they are written: a generated column, what an
+-- index is over, a domain's own type. Null where nothing is.
+create or replace function agentundo._unwritable_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with computed as (
+    select format('agentundo_row.%I', a.attname) as value from pg_attribute a where a.attrelid = t.relation and a.attgenerated = 's' and not a.attisdropped
+    union all
+    select format('agentundo_row.%I::%s', a.attname, format_type(a.atttypid, a.atttypmod))
+    from pg_attribute a join pg_type y on y.oid = a.atttypid
+    where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and y.typtype = 'd'
+    union all
+    select format('(%s)', coalesce(pg_get_indexdef(i.indexrelid, n, true), pg_get_expr(i.indpred, i.indrelid)))
+    from pg_index i cross join lateral (
+      select n from generate_series(1, i.indnatts) n where i.indkey[n - 1] = 0 union all select null where i.indpred is not null) n (n)
+    where i.indrelid = t.relation and i.indislive)
+  select format($sql$
+    with path as materialized (select set_config('search_path', $5, true))
+    select "agentundo.place", 'constraint', null::text, %1$L, null::bigint, null::int
+    from path, lateral (
+      select agentundo_row."agentundo.place", row(%2$s)::record operator(pg_catalog.*<>) row(%2$s)::record as never from (%3$s) agentundo_row offset 0) agentundo_judged
+    where never$sql$, t.relation::text, string_agg(value, ', '), agentundo._target_sql(t.id, '$1'))
+  from computed having count(*) > 0
+$body$;
+
 -- A constraint may also raise for a value, or call what we cannot: then the rows are looked at in ever smaller
 -- parts until it is known which ones it is about.
 create or replace function agentundo._broken(t agentundo._tracked, statement text, restored agentundo._decision[])
@@ -382,6 +407,8 @@ declare
   going agentundo._decision[];
   moved boolean;
   key smallint[];
+  statement text;
+  broken int[] := array[]::int[];
   here regclass;
   f record;
 begin
@@ -391,7 +418,16 @@ begin
     moved := exists (select from unnest(restored) x where x.detail ? 'moved');
     key := coalesce((agentundo._best_key(t.relation)).columns, '{}');
     if restored <> '{}' then
-      return query select * from agentundo._broken(t, agentundo._broken_sql(t), restored);
+      -- Rows that cannot be written at all hold nothing that others would want.
+      foreach statement in array array_remove(array[agentundo._broken_sql(t), agentundo._unwritable_sql(t)], null) loop
+        for place, reason, obstacle, other, writer, writer_tracked in select * from agentundo._broken(t, statement, restored) loop
+          return next;
+          broken := broken || place;
+        end loop;
+        if broken <> '{}' then
+          restored := array(select x from unnest(restored) x where x.place <> all (broken));
+        end if;
+      end loop;
       for f in
         select i.indexrelid::regclass as name from pg_index i
         where i.indrelid = t.relation and i.indisvalid and (i.indisunique or i.indisexclusion)

@@ -183,7 +183,7 @@ begin
         x agentundo._decision;
       begin
         x := d[item.place];
-        if x.detail ? 'own' then
+        if x.detail ? 'own' and not item.cut then  -- of several turns these are the last one's alone
           our_columns := array(select u from unnest(our_columns) u where x.detail -> 'own' ? u);
         end if;
         if item.cut and merge then

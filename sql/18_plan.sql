@@ -210,12 +210,20 @@ begin
           where x.tracked = {{id}} and x.status = 'conflict' and (torn or x.reason = 'row_deleted'
             or x.reason in ('row_changed', 'row_rewritten', 'row_exists') and (x.basis = 'value' or r.version in (
               select c.xmin::text::bigint from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid where c.tracked = {{id}})))),
+        begun as materialized (   -- where in turns: who came before the first of ours stands in nobody's way
+          select k.place, min(c.change) as change
+          from agentundo._change c
+          join {{history}} h on h._change = coalesce(c.source, c.change)
+          join way k on k.torn and {{same_key}}
+          where c.tracked = {{id}} and c.change = any ($6)
+          group by k.place),
         writer as materialized (
           select k.place, k.everybody, c.change, c.invocation
           from agentundo._change c
           join {{history}} h on h._change = coalesce(c.source, c.change)
-          join way k on {{same_key}} and (c.change > k.change or k.torn)
-          where c.tracked = {{id}} and c.change <> all ($6) and {{stands}})
+          join way k on {{same_key}}
+          left join begun b on b.place = k.place
+          where c.change > coalesce(b.change, k.change) and c.tracked = {{id}} and c.change <> all ($6) and {{stands}})
         select array_agg(distinct l.invocation)
         from (
           select w.invocation from writer w where w.everybody

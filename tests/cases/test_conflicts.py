@@ -561,6 +561,11 @@ def test_a_moved_row_that_is_gone_does_not_come_back(
         (0, 0, 0, 6, 1),
     )
     assert_same(before, snapshot(moved, "m"))
+    if capture == "all" and left:  # where it stands is known: force would make two of it
+        with refused("UN001"):
+            revert(moved, "agent", **FORCE)
+        assert_same(before, snapshot(moved, "m"))
+        return
     # Which row it was nobody knows, so force brings back all that there were.
     assert revert(moved, "agent", **FORCE).counts == (2, 3, 0, 0, 0)
     assert rows(moved, "select a, b from m order by a, b") == sorted(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import Connection
 from tests.support.state import assert_same
-from tests.support.undo import plan, refused, revert
+from tests.support.undo import plan, refused, revert, rows
 from tests.support.undoing import assert_refused, everything, reasons, track, write
 
 pytestmark = pytest.mark.core
@@ -134,3 +134,61 @@ def test_an_undo_that_memory_would_not_hold_is_refused_at_once(db: Connection) -
     assert revert(db, second).status == "reverted"
     assert revert(db, first).status == "reverted"
     assert_same(before, everything(db))
+
+
+#: Tables, what an agent writes to rows 1 and 2, and a person to row 1, so that merge cannot.
+UNWRITABLE = {
+    "a generated column": (
+        "create table t (id int primary key, a int, b int,"
+        " c int generated always as (a * b) stored);"
+        "insert into t values (1, 100000, 10), (2, 5, 5)",
+        "update t set a = 1",
+        "update t set b = 1000000 where id = 1",
+    ),
+    "a generated column beside a unique one": (
+        "create table t (id int primary key, a int, b int, u int unique,"
+        " c int generated always as (a * b) stored);"
+        "insert into t values (1, 100000, 10, 1), (2, 5, 5, 2)",
+        "update t set a = 1, u = u + 10",
+        "update t set b = 1000000 where id = 1",
+    ),
+    "an index": (
+        "create table t (id int primary key, a int, b int); create index on t ((100 / (a - b)));"
+        "insert into t values (1, 5, 1), (2, 5, 1)",
+        "update t set a = 10",
+        "update t set b = 5 where id = 1",
+    ),
+    "the condition of an index": (
+        "create table t (id int primary key, a int, b int);"
+        "create index on t (id) where 100 / (a - b) > 3; insert into t values (1, 5, 1), (2, 5, 1)",
+        "update t set a = 10",
+        "update t set b = 5 where id = 1",
+    ),
+    "a domain": (
+        "create domain price as numeric(6, 2); create table t (id int primary key, a price);"
+        "insert into t values (1, 100), (2, 100)",
+        "update t set a = a - 90",
+        "update t set a = 9990 where id = 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNWRITABLE)
+def test_a_row_that_cannot_be_written_leaves_the_others_free(db: Connection, case: str) -> None:
+    made, agents, persons = UNWRITABLE[case]
+    db.execute(f"{made}; select agentundo.track('t', 'all')".encode())
+    if case == "a domain":
+        db.execute("select agentundo.set_merge('t', 'a', 'delta')")
+    before = rows(db, "select * from t where id = 2")
+    call = write(db, agents)
+    db.execute(persons.encode())
+    mine = rows(db, "select * from t where id = 1")
+    how = {"on_conflict": "skip", "merge": True}
+    assert reasons(db, call, merge=True) == {"constraint": 1}
+    assert_refused(db, call, merge=True)
+    assert [(row.key["id"], row.status) for row in plan(db, call, **how)] == [
+        (2, "ok"),
+        (1, "skip"),
+    ]
+    assert revert(db, call, **how).counts[2:4] == (1, 1)
+    assert rows(db, "select * from t order by id") == mine + before

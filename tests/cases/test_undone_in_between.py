@@ -8,7 +8,14 @@ import pytest
 from tests.conftest import Connect, Connection
 from tests.support.state import assert_same
 from tests.support.undo import plan, redo, revert
-from tests.support.undoing import assert_refused, assert_undone, everything, track, write
+from tests.support.undoing import (
+    assert_refused,
+    assert_undone,
+    everything,
+    reasons,
+    track,
+    write,
+)
 
 pytestmark = pytest.mark.core
 
@@ -289,3 +296,19 @@ def test_a_cascade_takes_back_what_was_done_again(n: Connection) -> None:
     done = revert(n, "first", on_conflict="cascade")
     assert set(done.invocations) == {"first", "second"}
     assert_same(before, everything(n))
+
+
+def test_a_row_that_somebody_deleted_before_everybody_was_captured_stays_deleted(
+    db: Connection,
+) -> None:
+    """A call has written it since the set deleted it: so it was there, and was deleted again."""
+    db.execute("create table t (id int primary key, a text); insert into t values (5, 'a')")
+    track(db, "t", capture="agent")
+    call = write(db, "delete from t")
+    db.execute("insert into t values (5, 'mia')")
+    write(db, "update t set a = 'bot'")
+    db.execute("delete from t")
+    assert reasons(db, call) == {"row_deleted": 1}
+    db.execute("select agentundo.track('t', 'all')")
+    assert reasons(db, call) == {"row_deleted": 1}
+    assert_refused(db, call)

@@ -174,9 +174,7 @@ def test_an_undo_in_a_transaction_for_which_others_wait_gives_up(
         "agentundo: others wait for what this transaction had locked before the undo,"
         " and the undo for others"
     )
-    assert error.diag.message_hint == (
-        "Give the undo a transaction of its own, and call it again."
-    )
+    assert error.diag.message_hint == ("Give the undo a transaction of its own, and call it again.")
     reverter.run("rollback")
     outcome(writing)
     person.run("commit")

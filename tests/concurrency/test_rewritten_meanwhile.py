@@ -83,7 +83,7 @@ def test_a_write_with_an_old_snapshot_is_told_to_begin_anew(
     assert rows(db, health) == [("ok",)]
 
 
-# An undo that looks --------------------------------------------------------------------------------
+# An undo that looks -------------------------------------------------------------------------------
 
 #: What is done so that an older snapshot sees an empty table.
 EMPTIED = [

@@ -1,4 +1,4 @@
-"""Whoever waits for a row that an undo puts back finds it, also where it goes out and comes in again.
+"""Whoever waits for a row that an undo puts back finds it, also where it goes out and comes in.
 
 A row that is put back by an UPDATE stays the same row. Where nobody knows which row became which,
 or it comes back into another partition, it is another one: there the writer waits for the table.

@@ -906,6 +906,22 @@ begin
 end
 $body$;
 
+-- The root above a partition, or the table itself. pg_partition_root() stops where a partition is being detached
+-- concurrently, although its rows still belong to the root.
+create or replace function agentundo._root(relation regclass) returns regclass
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  above oid := relation;
+begin
+  loop
+    select i.inhparent into above from pg_class c join pg_inherits i on i.inhrelid = c.oid where c.oid = relation and c.relispartition;
+    exit when not found;
+    relation := above;
+  end loop;
+  return relation;
+end
+$body$;
 
 -- Called from capture functions as a condition on constants, and declared immutable although it
 -- reads the catalog: so the planner folds it away, once for each plan, and plans are thrown away by
@@ -927,7 +943,7 @@ begin
     raise exception using errcode = '40001', message = 'agentundo: a table is tracked since this transaction began',
       hint = 'Begin a new transaction, then repeat the write.';
   end if;
-  root := case when m.kind = 'partitioned' then coalesce(pg_partition_root(m.relation), m.relation) else m.relation end;
+  root := case when m.kind = 'partitioned' then agentundo._root(m.relation) else m.relation end;
   if m.relation is not null and not exists (select from pg_class c where c.oid = m.history) then
     perform agentundo._fail('UN008', format('agentundo: the history of %s is gone; the write is refused', m.name),
       format('Somebody dropped its history table. Run "select agentundo.untrack(%1$L, keep_history => false)" and "select agentundo.track(%1$L)": what was captured before is lost.', m.name),
@@ -984,7 +1000,7 @@ begin
   elsif exists (select from pg_attribute a where a.attrelid = relation and a.attnum > 0 and a.attname like 'agentundo.%') then
     return 'it has a column named "agentundo.*", as we name columns in our queries; rename it';
   elsif c.relispartition then
-    return format('it is a partition; track its root %s', pg_partition_root(relation));
+    return format('it is a partition; track its root %s', agentundo._root(relation));
   elsif exists (select from pg_rewrite where ev_class = relation and ev_type <> '1') then
     return 'it has rules on INSERT, UPDATE or DELETE, under which rows cannot be put back';
   elsif c.relkind = 'r' and (select amname from pg_am where oid = c.relam) <> 'heap' then
@@ -1568,7 +1584,7 @@ begin
     from pg_event_trigger_ddl_commands() d
     join agentundo._tracked x on x.active
     where d.classid = 'pg_class'::regclass and not d.in_extension
-      and (x.relation = d.objid or x.relation = pg_partition_root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
+      and (x.relation = agentundo._root(d.objid) or x.relation in (select agentundo._ancestors(d.objid))
         or x.relation in (select agentundo._relatives(d.objid)) or d.objid in (select agentundo._ancestors(x.relation))
         or exists (select from agentundo._member mb where mb.tracked = x.id and mb.relation = d.objid)
         or agentundo._heirs_differ(x))
@@ -1773,6 +1789,7 @@ $body$
 declare
   level regclass;
 begin
+  perform agentundo._require_fresh_snapshots('track');
   -- As the caller: whoever may act for the owners of the table and of all its parts deputizes us.
   if agentundo._why_not_trackable(relation) is null then
     for level in
@@ -1802,6 +1819,7 @@ declare
   rule text := agentundo._remember_schema(schema, capture);
   owner name;
 begin
+  perform agentundo._require_fresh_snapshots('track');
   -- Tables made later are tracked with the rights of whoever makes them: the schema's owner, or the caller.
   for owner in
     select r.rolname from pg_catalog.pg_roles r
@@ -1886,10 +1904,11 @@ declare
   t agentundo._tracked;
   found_one boolean := false;
 begin
+  perform agentundo._require_fresh_snapshots('sync');
   perform agentundo._lift_sequences();
   for t in
     select * from agentundo._tracked x
-    where x.active and (sync.relation is null or x.relation = sync.relation or x.relation = pg_partition_root(sync.relation))
+    where x.active and (sync.relation is null or x.relation = agentundo._root(sync.relation))
     order by x.relation::oid
   loop
     found_one := true;
@@ -2268,7 +2287,7 @@ $body$
 begin
   if agentundo._setting('agent.invocation') is not null or agentundo._is_agent() then
     perform agentundo._fail('UN008', format('agentundo: partition %s is not tracked yet; the write is refused', tg_relid::regclass),
-      format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', pg_partition_root(tg_relid)::regclass::text),
+      format('Run "select agentundo.sync(%L)" as a role that may, then repeat the write.', agentundo._root(tg_relid)::text),
       jsonb_build_object('relation', tg_relid::regclass::text));
   end if;
   return null;
@@ -3015,7 +3034,7 @@ declare
   t agentundo._tracked;
 begin
   select x.* into t from agentundo._tracked x
-  where x.relation = _tracked_table.relation or x.relation = pg_partition_root(_tracked_table.relation)
+  where x.relation in (_tracked_table.relation, agentundo._root(_tracked_table.relation))
   order by x.relation = _tracked_table.relation desc limit 1;
   if not found then
     perform agentundo._fail('UN004', format('agentundo: %s is not tracked', coalesce(relation::text, 'NULL')),
@@ -3565,6 +3584,7 @@ declare
   t agentundo._tracked := agentundo._table_to_decide(relation);
   c record;
 begin
+  perform agentundo._take_turn(array[t.id]);  -- an undo that is under way has decided by the rule of now
   select * into c from agentundo._columns(t.id) x where x.name = column_name and x.live;
   if not found then
     perform agentundo._fail('22023', format('agentundo: %s has no captured column %L', t.name, column_name),
@@ -3821,7 +3841,28 @@ begin
     exit when not straight or gone or agentundo._stayed_straight(t, changes, decisions);
     straight := false;
   end loop;
+  if not gone then
+    perform agentundo._require_storage(t);
+  end if;
   return decisions;
+end
+$body$;
+
+-- TRUNCATE and what rewrites a table are seen at once by every snapshot, and to one that is older the table is empty. What
+-- was decided by such a look is worth nothing: look again, or begin anew.
+create or replace function agentundo._require_storage(t agentundo._tracked) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+begin
+  if exists (
+    select from agentundo._levels(t.relation, t.kind) l join pg_class c on c.oid = l
+    where c.relfilenode <> 0 and c.relfilenode is distinct from pg_relation_filenode(c.oid)) then
+    if current_setting('transaction_isolation') = 'read committed' then
+      raise exception using errcode = 'UNR01';
+    end if;
+    raise exception using errcode = '40001', message = format('agentundo: table %s was rewritten since this transaction began', t.name),
+      hint = 'Begin a new transaction and call revert again.';
+  end if;
 end
 $body$;
 
@@ -3996,7 +4037,7 @@ $body$
       {{deleting}} and f.change <> all ($6) and f.change <> all ($7) and {{stranger}}
       and exists (select from net where after is null and {{of_net}})$sql$,
     jsonb_build_object('history', agentundo._history(t), 'h_keys', agentundo._key_list(t.id, 'h'), 'of_net', agentundo._same_key(t.id, 'h', 'net'), 'stranger', agentundo._stranger_sql('f'),
-      'deleting', case t.capture when 'all' then 'and f.operation in (''D'', ''T'')' else '' end))
+      'deleting', case when t.all_since is not null then format('and (f.operation in (''D'', ''T'') or f.change <= %s)', t.all_since) else '' end))
 $body$;
 
 -- The straight way, see _is_straight(): one image before, one after, the row now.
@@ -4006,7 +4047,7 @@ $body$
 declare
   c agentundo._change;
   others constant boolean := exists (
-    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and (f.operation in ('D', 'T') or t.capture = 'agent') and not f.void
+    select from agentundo._change s join agentundo._change f on f.tracked = t.id and f.change > s.change and (f.operation in ('D', 'T') or f.change <= coalesce(t.all_since, f.change)) and not f.void
     where s.tracked = t.id and s.change = any (changes) and s.operation <> 'I');
 begin
   select * into c from agentundo._change x where x.tracked = t.id and x.change = any (changes);
@@ -4329,12 +4370,14 @@ begin
   end loop;
   latest := agentundo._last_standing(pattern, stands, gaps, first, n);
   whole := latest > 0 and pattern[greatest(latest, 1)][4] = 0;
-  if not stranger and cells is not null then
-    row_left := agentundo._composed(pattern, cells, stands, gaps, first, n);
+  if cells is not null then
     select array_agg((
         select bool_or(pattern[k][4] = 0 or pattern[k][5] = 0 or cells[pattern[k][4]][c] <> cells[pattern[k][5]][c])
         from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0) order by c)
       into changed from generate_series(1, array_length(cells, 2)) c;
+  end if;
+  if not stranger and cells is not null then
+    row_left := agentundo._composed(pattern, cells, stands, gaps, first, n);
     before := agentundo._image_saying(pattern, cells, row_left, null);
     if before is null then
       before := agentundo._image_saying(pattern, cells, row_left, changed);
@@ -4369,9 +4412,13 @@ begin
   steps := array(select k from generate_series(turn, ends) k where mine[k] and pattern[k][2] >= 0 order by k);
   if stranger or nothing and segments = 1 then
     before := -turn;
-    if stranger and (case when cells is null then agentundo._said(pattern, agentundo._last_standing(pattern, stands, gaps, first, turn - 1)) = 0
-        else agentundo._composed(pattern, cells, stands, gaps, first, turn - 1) is null end) then
-      before := null;  -- whoever had made the row is undone: it is not to come back
+    if stranger and cells is null then
+      if agentundo._said(pattern, agentundo._last_standing(pattern, stands, gaps, first, turn - 1)) = 0 then
+        before := null;  -- whoever had made the row is undone: it is not to come back
+      end if;
+    elsif stranger then
+      row_left := agentundo._composed(pattern, cells, stands, gaps, first, turn - 1);  -- what the turn had found may be of others who are undone
+      before := case when row_left is not null then coalesce(agentundo._image_saying(pattern, cells, row_left, changed), -turn) end;
     end if;
     after := coalesce(steps[cardinality(steps)], ends);
   end if;
@@ -4936,6 +4983,31 @@ $body$
   from rule
 $body$;
 
+-- Restored rows for which something else raises that is computed when they are written: a generated column, what an
+-- index is over, a domain's own type. Null where nothing is.
+create or replace function agentundo._unwritable_sql(t agentundo._tracked) returns text
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with computed as (
+    select format('agentundo_row.%I', a.attname) as value from pg_attribute a where a.attrelid = t.relation and a.attgenerated = 's' and not a.attisdropped
+    union all
+    select format('agentundo_row.%I::%s', a.attname, format_type(a.atttypid, a.atttypmod))
+    from pg_attribute a join pg_type y on y.oid = a.atttypid
+    where a.attrelid = t.relation and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and y.typtype = 'd'
+    union all
+    select format('(%s)', coalesce(pg_get_indexdef(i.indexrelid, n, true), pg_get_expr(i.indpred, i.indrelid)))
+    from pg_index i cross join lateral (
+      select n from generate_series(1, i.indnatts) n where i.indkey[n - 1] = 0 union all select null where i.indpred is not null) n (n)
+    where i.indrelid = t.relation and i.indislive)
+  select format($sql$
+    with path as materialized (select set_config('search_path', $5, true))
+    select "agentundo.place", 'constraint', null::text, %1$L, null::bigint, null::int
+    from path, lateral (
+      select agentundo_row."agentundo.place", row(%2$s)::record operator(pg_catalog.*<>) row(%2$s)::record as never from (%3$s) agentundo_row offset 0) agentundo_judged
+    where never$sql$, t.relation::text, string_agg(value, ', '), agentundo._target_sql(t.id, '$1'))
+  from computed having count(*) > 0
+$body$;
+
 -- A constraint may also raise for a value, or call what we cannot: then the rows are looked at in ever smaller
 -- parts until it is known which ones it is about.
 create or replace function agentundo._broken(t agentundo._tracked, statement text, restored agentundo._decision[])
@@ -5187,6 +5259,8 @@ declare
   going agentundo._decision[];
   moved boolean;
   key smallint[];
+  statement text;
+  broken int[] := array[]::int[];
   here regclass;
   f record;
 begin
@@ -5196,7 +5270,16 @@ begin
     moved := exists (select from unnest(restored) x where x.detail ? 'moved');
     key := coalesce((agentundo._best_key(t.relation)).columns, '{}');
     if restored <> '{}' then
-      return query select * from agentundo._broken(t, agentundo._broken_sql(t), restored);
+      -- Rows that cannot be written at all hold nothing that others would want.
+      foreach statement in array array_remove(array[agentundo._broken_sql(t), agentundo._unwritable_sql(t)], null) loop
+        for place, reason, obstacle, other, writer, writer_tracked in select * from agentundo._broken(t, statement, restored) loop
+          return next;
+          broken := broken || place;
+        end loop;
+        if broken <> '{}' then
+          restored := array(select x from unnest(restored) x where x.place <> all (broken));
+        end if;
+      end loop;
       for f in
         select i.indexrelid::regclass as name from pg_index i
         where i.indrelid = t.relation and i.indisvalid and (i.indisunique or i.indisexclusion)
@@ -5745,7 +5828,7 @@ begin
         x agentundo._decision;
       begin
         x := d[item.place];
-        if x.detail ? 'own' then
+        if x.detail ? 'own' and not item.cut then  -- of several turns these are the last one's alone
           our_columns := array(select u from unnest(our_columns) u where x.detail -> 'own' ? u);
         end if;
         if item.cut and merge then
@@ -6206,12 +6289,20 @@ begin
           where x.tracked = {{id}} and x.status = 'conflict' and (torn or x.reason = 'row_deleted'
             or x.reason in ('row_changed', 'row_rewritten', 'row_exists') and (x.basis = 'value' or r.version in (
               select c.xmin::text::bigint from agentundo._change c join agentundo._revert v on v.id = c.invocation and v.xid = c.xid where c.tracked = {{id}})))),
+        begun as materialized (   -- where in turns: who came before the first of ours stands in nobody's way
+          select k.place, min(c.change) as change
+          from agentundo._change c
+          join {{history}} h on h._change = coalesce(c.source, c.change)
+          join way k on k.torn and {{same_key}}
+          where c.tracked = {{id}} and c.change = any ($6)
+          group by k.place),
         writer as materialized (
           select k.place, k.everybody, c.change, c.invocation
           from agentundo._change c
           join {{history}} h on h._change = coalesce(c.source, c.change)
-          join way k on {{same_key}} and (c.change > k.change or k.torn)
-          where c.tracked = {{id}} and c.change <> all ($6) and {{stands}})
+          join way k on {{same_key}}
+          left join begun b on b.place = k.place
+          where c.change > coalesce(b.change, k.change) and c.tracked = {{id}} and c.change <> all ($6) and {{stands}})
         select array_agg(distinct l.invocation)
         from (
           select w.invocation from writer w where w.everybody
@@ -6545,7 +6636,7 @@ begin
     begin
       return query select * from agentundo._show(agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope));
       return;
-    exception when undefined_column or undefined_table or undefined_function or internal_error then
+    exception when undefined_column or undefined_table or undefined_function or internal_error or sqlstate 'UNR01' then
       tries := tries + 1;
       if not agentundo._look_again(tries, sqlstate, sqlerrm) then
         raise;
@@ -6620,7 +6711,7 @@ begin
     begin
       d := agentundo._foretold(invocations, on_conflict, coalesce(merge, false), scope);
       exit;
-    exception when undefined_column or undefined_table or undefined_function or internal_error then
+    exception when undefined_column or undefined_table or undefined_function or internal_error or sqlstate 'UNR01' then
       tries := tries + 1;
       if not agentundo._look_again(tries, sqlstate, sqlerrm) then
         raise;
@@ -6802,7 +6893,7 @@ begin
     from (
       select g.relation, true, g.id = any (_lock_tables.apart) from agentundo._tracked g where g.id = any (tracked_ids)
       union all
-      select coalesce(pg_partition_root(u), u), false, false from unnest(strong) u) x (root, whole, apart)
+      select agentundo._root(u), false, false from unnest(strong) u) x (root, whole, apart)
     join pg_class c on c.oid = x.root
     group by x.root order by x.root
   loop
@@ -7289,6 +7380,21 @@ begin
 end
 $body$;
 
+-- Tables of which a row is deleted at one place and comes in again at another: by plan, because nobody knows which row
+-- became which, or into another partition.
+create or replace function agentundo._going_out_and_in(d agentundo._decision[], changes bigint[], apart int[]) returns int[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  with acting as (select x.tracked, x.action, x.unit, x.detail from unnest(d) x where x.status in ('ok', 'merge') and x.tracked <> all (apart))
+  select coalesce(array_agg(distinct t.id), '{}')
+  from acting x join agentundo._tracked t on t.id = x.tracked
+  where x.detail ? 'replace'
+    or t.kind = 'partitioned' and x.detail ? 'moved'
+    or x.action = 'delete' and exists (select from acting y where y.tracked = x.tracked and y.action = 'insert')
+      and (x.unit like 'moved%' or not exists (select from agentundo._key(t.id))
+        and exists (select from agentundo._change c where c.change = any (changes) and c.tracked = t.id and c.operation = 'U'))
+$body$;
+
 -- One attempt. Returns the decisions it acted on; raises on anything that is not as planned.
 create or replace function agentundo._attempt(
   ids text[], changes bigint[], revert_id text, on_conflict text, merge boolean, scope text, replace int[], apart int[], run text, from_step int, since timestamptz)
@@ -7346,7 +7452,7 @@ begin
   end if;
   -- Rows that go out and come in again: whoever waited for one of them would find it gone, and be told nothing. So he
   -- waits for the table.
-  moving := array(select distinct x.tracked from unnest(d) x where x.status in ('ok', 'merge') and x.detail ? 'replace' and x.tracked <> all (apart));
+  moving := agentundo._going_out_and_in(d, changes, apart);
   if moving <> '{}' then
     raise exception using errcode = 'UNR02', detail = moving::text;
   end if;
@@ -7678,8 +7784,11 @@ begin
         apart := apart || named::int[];
         continue;
       when lock_not_available then
-        -- The revert gives way and tries again.
-        if clock_timestamp() > began + patience then
+        -- The revert gives way and tries again: but what this transaction had before it keeps.
+        if exists (select from pg_locks l where not l.granted and l.pid <> pg_backend_pid() and pg_backend_pid() = any (pg_blocking_pids(l.pid))) then
+          raise exception using errcode = '55P03', message = 'agentundo: others wait for what this transaction had locked before the undo, and the undo for others',
+            hint = 'Give the undo a transaction of its own, and call it again.';
+        elsif clock_timestamp() > began + patience then
           raise exception using errcode = '55P03', message = format('agentundo: somebody holds rows or tables of this undo for longer than %s', patience),
             hint = 'End the transaction that holds them (see pg_stat_activity and pg_blocking_pids), then call revert again. A higher lock_timeout makes it wait longer.';
         end if;
@@ -8013,7 +8122,7 @@ $body$
           > coalesce((agentundo._setting('agentundo.baseline')::jsonb ->> s.relid::text)::bigint, 0)
     and s.schemaname not in ('agentundo', 'agentundo_history') and s.schemaname not like 'pg\_temp\_%'
     and not exists (select from agentundo._tracked t
-                    where t.active and t.relation in (s.relid, pg_partition_root(s.relid)))
+                    where t.active and t.relation in (s.relid, agentundo._root(s.relid)))
     and exists (select from pg_locks l
                 where l.pid = pg_backend_pid() and l.locktype = 'relation' and l.relation = s.relid and l.mode = 'RowExclusiveLock'
                 offset 0)
@@ -8245,7 +8354,7 @@ begin
     from pg_constraint f
     where f.contype = 'f' and f.conparentid = 0 and f.confrelid in (select l.relation from level l)
       and (f.confdeltype in ('c', 'n', 'd') or f.confupdtype in ('c', 'n', 'd'))
-      and not exists (select from agentundo._tracked x where x.active and x.relation in (f.conrelid, pg_partition_root(f.conrelid)))
+      and not exists (select from agentundo._tracked x where x.active and x.relation in (f.conrelid, agentundo._root(f.conrelid)))
     union all
     select case when p.prosrc ~* '\m(insert\s+into|update|delete\s+from|merge\s+into|truncate|notify|pg_notify|dblink\w*|http\w*)\M' then 'warning' else 'info' end,
       agentundo._name(g.tgrelid),
@@ -8482,7 +8591,7 @@ $body$;
 comment on function agentundo.purge(interval) is
   'Deletes history older than an age (default: the setting retention) for good: those invocations can no longer be undone and answer UN011. Spares what is held. Touches no table of yours.';
 
--- What these two decide must be what is: an old snapshot would not show a revert made meanwhile.
+-- What these decide must be what is: an old snapshot would not show a revert made meanwhile, nor what the table is now.
 create or replace function agentundo._require_fresh_snapshots(what text) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -8604,7 +8713,7 @@ do $body$
 declare
   -- What tag() and track() call with the caller's own rights.
   for_tag text[] := array['tag', 'version', '_check_id', '_step', '_note_baseline'];
-  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputize_owner', '_deputy', '_deputy_of', '_lock_grants', '_create_deputy', '_admit', '_why_not_trackable', '_tree',
+  for_track text[] := array['track', 'track_schema', '_track', '_deputize', '_deputize_owner', '_deputy', '_deputy_of', '_lock_grants', '_create_deputy', '_admit', '_why_not_trackable', '_require_fresh_snapshots', '_tree',
                             '_remember_schema', '_kept_mode', '_fail', '_out_of_reach', '_relatives', '_digest', '_deputy_source', '_drop_impostor', '_worker'];
   for_record text[] := array['record_invocation', 'commit_invocation', 'fail_invocation', 'record_effect'];
   for_plan text[] := array['plan', 'plan_run', 'plan_summary', 'undoable', 'diff', 'row_history', 'row_version', 'row_writer', 'effects_of'];

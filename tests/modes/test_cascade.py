@@ -215,3 +215,19 @@ def test_cascade_needs_permission_for_each(
         with refused(code):
             revert(app, "agent", on_conflict="cascade", reverted_by="dana")
         assert_same(before, snapshot(db, *TABLES))
+
+
+def test_cascade_leaves_who_wrote_before_the_first_turn(db: Connection) -> None:
+    """A call in turns with another takes that one along, not whoever made the row before both."""
+    write(
+        db, "import", "insert into deals values (7, 'New', 'bot', 7, 'c7'), (8, 'x', 'y', 8, 'c8')"
+    )
+    before = snapshot(db, *TABLES)
+    write(db, "agent", "update deals set stage = 'Won' where id = 7")
+    write(db, "second", "update deals set owner = 'joe' where id = 7")
+    write(db, "agent", "update deals set stage = 'Lost' where id = 7")
+    result = undo(db, "cascade")
+    assert isinstance(result, Result)
+    assert sorted(result.invocations) == ["agent", "second"]
+    assert_same(before, snapshot(db, *TABLES))
+    assert status(db, "import") == "committed"

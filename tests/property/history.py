@@ -134,6 +134,7 @@ class History:
         if sql.startswith("truncate"):  # nobody can read a table while that is not committed
             self.finish(but=session)
         before = read(session.conn, self.schema)
+        real = self.state() if sql.startswith("truncate") else None
         self.number += 1
         try:
             session.conn.execute(sql.encode())
@@ -154,6 +155,8 @@ class History:
                 self.number, session.transaction, session.tag, row, old, new, operation.keys_moved
             )
             for row, old, new in changes(before, after)
+            # TRUNCATE takes what is there, whatever an older snapshot still shows.
+            if real is None or row in real.rows or any(w.row == row for w in session.writes)
         ]
         session.bags += [
             BagWrite(self.number, session.tag, table, *found)
