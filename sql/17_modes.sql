@@ -74,7 +74,7 @@ declare
   ours text; theirs text; captured text; deltas text; every text;
   loops constant text := current_setting('enable_nestloop');
 begin
-  if merge and (select count(*) from unnest(d) x where x.tracked = t.id and x.reason in ('row_changed', 'row_rewritten')) > 200 then
+  if (select count(*) from unnest(d) x where (merge or x.detail ? 'segments') and x.tracked = t.id and x.reason in ('row_changed', 'row_rewritten')) > 200 then
     perform set_config('enable_nestloop', 'off', true);  -- the planner takes them for a few
   end if;
   select string_agg(format('case when %s::record operator(pg_catalog.*<>) %s::record then %L end',
@@ -101,7 +101,7 @@ begin
     with item as materialized (
       select d.*, %7$s
       from unnest($1) d join lateral (select * from %4$s a where a.ctid = d.after offset 0) a on true
-      where %13$s and d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')),
+      where (%13$s or d.detail ? 'segments') and d.tracked = %12$s and d.status = 'conflict' and d.reason in ('row_changed', 'row_rewritten')),
     own as materialized (    -- what the set has written to a row in several turns, and what it found
       select p.place, array_agg(distinct y.name) filter (where y.name is not null) as names, (array_agg(p.old order by p.change))[1] as began, min(p.change) as began_at
       from (

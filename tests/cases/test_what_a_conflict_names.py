@@ -89,3 +89,18 @@ def test_a_conflict_names_row_cause_and_way_out(
     assert (row.status, row.reason) == ("skip", reason)
     assert revert(hand, "agent", on_conflict="skip").rows_skipped == 1
     assert everything(p) == before
+
+
+def test_a_person_between_two_calls_of_a_set_is_named_by_his_column(db: Connection) -> None:
+    """Of a row in turns the columns of others stand in the way, not the set's own."""
+    db.execute(
+        "create table t (id int primary key, a text, b int); insert into t values (1, 'i', 0)"
+    )
+    track(db, "t", capture="all")
+    write(db, "first", "update t set a = 'x'")
+    db.execute("update t set b = 2")
+    write(db, "second", "update t set a = 'y'")
+    for arguments in ({"on_conflict": "cascade"}, {}):
+        what = "first" if arguments else ["first", "second"]
+        (conflict,) = plan(db, what, **arguments)
+        assert (conflict.status, conflict.columns) == ("conflict", ["b"])
