@@ -390,7 +390,7 @@ begin
     perform agentundo._track(relation, capture);
   end if;
 exception when others then
-  raise warning 'agentundo: table % is not tracked: %', relation, sqlerrm
+  raise warning 'agentundo: table % is not tracked: %', relation, regexp_replace(sqlerrm, '^agentundo: ', '')
     using hint = format('Run "select agentundo.track(%L)" as its owner.', relation::text);
 end
 $body$;

@@ -146,6 +146,19 @@ $body$;
 comment on function agentundo.track_schema(regnamespace, text) is
   'Tracks every table of a schema, now and later: tables created afterwards are tracked by an event trigger, or reported as errors by check() where there is none. Without a capture mode all keep theirs, and what is new gets that of the schema, at first ''agent''. Locks each table shortly; changes no row.';
 
+-- Tables that were made in such a schema where no event trigger saw it.
+create or replace function agentundo._awaited() returns table (relation regclass, capture text)
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select c.oid::regclass, r.capture
+  from agentundo._schema_rule r
+  join pg_namespace n on n.nspname = r.schema_name
+  join pg_class c on c.relnamespace = n.oid and c.relkind in ('r', 'p') and not c.relispartition
+  where not exists (select from agentundo._tracked x where x.relation = c.oid)
+    and agentundo._why_not_trackable(c.oid) is null
+  order by c.oid
+$body$;
+
 -- Returns the mode of tables that are new there.
 create or replace function agentundo._remember_schema(schema regnamespace, capture text) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -208,6 +221,7 @@ $body$
 declare
   t agentundo._tracked;
   found_one boolean := false;
+  fresh record;
 begin
   perform agentundo._require_fresh_snapshots('sync');
   perform agentundo._lift_sequences();
@@ -223,6 +237,10 @@ begin
   if relation is not null and not found_one then
     perform agentundo._fail('UN004', format('agentundo: %s is not tracked', relation), 'Call agentundo.track() first.');
   end if;
+  for fresh in select w.relation, w.capture from agentundo._awaited() w where sync.relation is null loop
+    perform agentundo._track_new(fresh.relation, fresh.capture);
+    return query select x.relation from agentundo._tracked x where x.active and x.relation = fresh.relation;
+  end loop;
   -- The first sync after a logical copy (all of it at once) makes versions worth something again.
   if relation is null and agentundo._is_copy() then
     delete from agentundo._stamp;
@@ -232,4 +250,4 @@ begin
 end
 $body$;
 comment on function agentundo.sync(regclass) is
-  'Follows changed tables: new, renamed, retyped or dropped columns, new and detached partitions, a restored dump. Adds to history, rewrites nothing, changes no row of yours.';
+  'Follows changed tables: new, renamed, retyped or dropped columns, new and detached partitions, new tables of tracked schemas, a restored dump. Adds to history, rewrites nothing, changes no row of yours.';

@@ -88,7 +88,7 @@ begin
       where c.tracked = t.id and c.until_change is null
         and not exists (select from pg_attribute a where a.attrelid = t.history and a.attname = c.history_column and not a.attisdropped);
     execute format('select not exists (select from %s) and exists (select from agentundo._change c where c.tracked = $1 and c.rows > 0
-          and not exists (select from agentundo._erased e where e.tracked = $1 and e.change = c.change))', t.history) into emptied using t.id;
+          and not exists (select from agentundo._erased e where e.tracked = $1 and e.change = coalesce(c.source, c.change)))', t.history) into emptied using t.id;
     return query
       select 'error', t.name, 'its history is empty, though changes of it are known: none of them can be undone',
         'A dump without the data of agentundo_history leaves it so. Restore a whole one, or begin anew with untrack(..., false) and track().' where emptied;
@@ -275,11 +275,7 @@ begin
     union all
     select 'error', format('%I.%I', n.nspname, c.relname), format('it lies in schema %I, which is to be tracked, but is not', n.nspname),
       format('Run "select agentundo.track(%L)".', format('%I.%I', n.nspname, c.relname))
-    from agentundo._schema_rule r
-    join pg_namespace n on n.nspname = r.schema_name
-    join pg_class c on c.relnamespace = n.oid and c.relkind in ('r', 'p') and not c.relispartition
-    where not exists (select from agentundo._tracked x where x.relation = c.oid)
-      and agentundo._why_not_trackable(c.oid) is null;
+    from agentundo._awaited() w join pg_class c on c.oid = w.relation join pg_namespace n on n.oid = c.relnamespace;
 end
 $body$;
 

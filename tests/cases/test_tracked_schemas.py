@@ -104,6 +104,17 @@ def test_tables_created_later_without_event_triggers_are_errors(crm: Connection)
     assert [one for one, _ in found] == ['"My CRM".later']
     run(crm, found[0][1].split('"', 1)[1].rsplit('"', 1)[0])
     assert rows(crm, "select object from agentundo.check() where severity = 'error'") == []
+    # or all of them at once, in the mode of their schema; what was untracked stays so
+    run(
+        crm,
+        "select agentundo.untrack('\"My CRM\".later')",
+        'create table "My CRM".last (id int primary key)',
+        "create table elsewhere (id int primary key)",
+    )
+    synced = {one for (one,) in rows(crm, "select agentundo.sync()::text")}
+    assert '"My CRM".last' in synced
+    assert not synced & {"elsewhere", '"My CRM".later'}
+    assert rows(crm, "select object from agentundo.check() where severity = 'error'") == []
 
 
 def test_table_that_cannot_be_tracked_is_no_error_of_its_ddl(

@@ -193,8 +193,11 @@ def test_a_row_whose_key_was_erased_has_one(t: Connection) -> None:
     assert "public.t (a row whose key was erased, too): erased" in caught.message
 
 
-def test_history_that_was_erased_whole_is_no_broken_dump(t: Connection) -> None:
+@pytest.mark.parametrize("undone", [False, True])
+def test_history_that_was_erased_whole_is_no_broken_dump(t: Connection, undone: bool) -> None:
     write(t, "call", "update t set v = 2 where id = 1")
+    if undone:  # which has no images of its own
+        revert(t, "call")
     t.execute("select agentundo.erase('t', '{\"id\": 1}', 'request 7')")
     assert rows(t, "select * from agentundo_history.t_1") == []
     assert rows(t, "select * from agentundo.check()") == []

@@ -124,7 +124,9 @@ def test_a_plan_that_waited_for_a_rewrite_does_not_take_the_table_for_empty(
     planning = reader.later(plan, reader.conn, "agent")
     reader.wait_until_blocked(planning, by=owner)
     owner.run("commit")
-    assert [(row.key["id"], row.action, row.status) for row in planning.result(timeout=60)] == [
+    assert [
+        (row.key and row.key["id"], row.action, row.status) for row in planning.result(timeout=60)
+    ] == [
         (2, "update", "ok"),
         (4, "delete", "ok"),
     ]

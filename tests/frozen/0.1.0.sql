@@ -1634,7 +1634,7 @@ begin
     perform agentundo._track(relation, capture);
   end if;
 exception when others then
-  raise warning 'agentundo: table % is not tracked: %', relation, sqlerrm
+  raise warning 'agentundo: table % is not tracked: %', relation, regexp_replace(sqlerrm, '^agentundo: ', '')
     using hint = format('Run "select agentundo.track(%L)" as its owner.', relation::text);
 end
 $body$;
@@ -1841,6 +1841,19 @@ $body$;
 comment on function agentundo.track_schema(regnamespace, text) is
   'Tracks every table of a schema, now and later: tables created afterwards are tracked by an event trigger, or reported as errors by check() where there is none. Without a capture mode all keep theirs, and what is new gets that of the schema, at first ''agent''. Locks each table shortly; changes no row.';
 
+-- Tables that were made in such a schema where no event trigger saw it.
+create or replace function agentundo._awaited() returns table (relation regclass, capture text)
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+  select c.oid::regclass, r.capture
+  from agentundo._schema_rule r
+  join pg_namespace n on n.nspname = r.schema_name
+  join pg_class c on c.relnamespace = n.oid and c.relkind in ('r', 'p') and not c.relispartition
+  where not exists (select from agentundo._tracked x where x.relation = c.oid)
+    and agentundo._why_not_trackable(c.oid) is null
+  order by c.oid
+$body$;
+
 -- Returns the mode of tables that are new there.
 create or replace function agentundo._remember_schema(schema regnamespace, capture text) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -1903,6 +1916,7 @@ $body$
 declare
   t agentundo._tracked;
   found_one boolean := false;
+  fresh record;
 begin
   perform agentundo._require_fresh_snapshots('sync');
   perform agentundo._lift_sequences();
@@ -1918,6 +1932,10 @@ begin
   if relation is not null and not found_one then
     perform agentundo._fail('UN004', format('agentundo: %s is not tracked', relation), 'Call agentundo.track() first.');
   end if;
+  for fresh in select w.relation, w.capture from agentundo._awaited() w where sync.relation is null loop
+    perform agentundo._track_new(fresh.relation, fresh.capture);
+    return query select x.relation from agentundo._tracked x where x.active and x.relation = fresh.relation;
+  end loop;
   -- The first sync after a logical copy (all of it at once) makes versions worth something again.
   if relation is null and agentundo._is_copy() then
     delete from agentundo._stamp;
@@ -1927,7 +1945,7 @@ begin
 end
 $body$;
 comment on function agentundo.sync(regclass) is
-  'Follows changed tables: new, renamed, retyped or dropped columns, new and detached partitions, a restored dump. Adds to history, rewrites nothing, changes no row of yours.';
+  'Follows changed tables: new, renamed, retyped or dropped columns, new and detached partitions, new tables of tracked schemas, a restored dump. Adds to history, rewrites nothing, changes no row of yours.';
 
 -- ==== 08_capture.sql ====
 
@@ -8278,7 +8296,7 @@ begin
       where c.tracked = t.id and c.until_change is null
         and not exists (select from pg_attribute a where a.attrelid = t.history and a.attname = c.history_column and not a.attisdropped);
     execute format('select not exists (select from %s) and exists (select from agentundo._change c where c.tracked = $1 and c.rows > 0
-          and not exists (select from agentundo._erased e where e.tracked = $1 and e.change = c.change))', t.history) into emptied using t.id;
+          and not exists (select from agentundo._erased e where e.tracked = $1 and e.change = coalesce(c.source, c.change)))', t.history) into emptied using t.id;
     return query
       select 'error', t.name, 'its history is empty, though changes of it are known: none of them can be undone',
         'A dump without the data of agentundo_history leaves it so. Restore a whole one, or begin anew with untrack(..., false) and track().' where emptied;
@@ -8465,11 +8483,7 @@ begin
     union all
     select 'error', format('%I.%I', n.nspname, c.relname), format('it lies in schema %I, which is to be tracked, but is not', n.nspname),
       format('Run "select agentundo.track(%L)".', format('%I.%I', n.nspname, c.relname))
-    from agentundo._schema_rule r
-    join pg_namespace n on n.nspname = r.schema_name
-    join pg_class c on c.relnamespace = n.oid and c.relkind in ('r', 'p') and not c.relispartition
-    where not exists (select from agentundo._tracked x where x.relation = c.oid)
-      and agentundo._why_not_trackable(c.oid) is null;
+    from agentundo._awaited() w join pg_class c on c.oid = w.relation join pg_namespace n on n.oid = c.relnamespace;
 end
 $body$;
 
