@@ -23,8 +23,8 @@ class Undoing(Base):
     """Plans and reverts.
 
     What is to be undone is an id, several ids, an `Invocation` or several, or a `Selection`; it is
-    always one unit, whose members never conflict with each other. A `Selection` needs a role that
-    may read the log: agentundo_operator or agentundo_auditor.
+    always one unit, whose members never conflict with each other. A `Selection` needs a filter, and
+    a role that may read the log: agentundo_operator or agentundo_auditor.
 
     Every method takes ``conn``: the call then belongs to the transaction that is open there.
     Without it each call is a READ COMMITTED transaction of its own, committed on return and tried
@@ -297,6 +297,7 @@ def _ids(conn: Connection, what: Target) -> list[str]:
     """Return the ids meant; those that were named as they are, the server knows them or not."""
     if not isinstance(what, Selection):
         return _targets.ids(what)
+    _targets.require_filter(what)
     found = fetch(conn, _statements.ids(what), what.given())
     return _targets.require_some([one for (one,) in found])
 

@@ -318,6 +318,10 @@ CASES: list[tuple[str, Callable[[AgentUndo], Any], str]] = [
     ("key", lambda u: u.record(input={1: 2}), "input has the key 1, which is no text"),
     ("meta", lambda u: u.record(meta=["a\0"]), "meta contains the character NUL"),
     ("nothing", lambda u: u.plan([]), "No invocation was named"),
+    ("all", lambda u: u.plan(Selection()), "The Selection has no filter, so it would mean every"),
+    ("all rows", lambda u: list(u.iter_plan(Selection())), "The Selection has no filter"),
+    ("all counted", lambda u: u.plan_summary(Selection(run=None)), "The Selection has no filter"),
+    ("all undone", lambda u: u.revert(Selection(actor=None)), "The Selection has no filter"),
     ("a number", lambda u: u.plan(5), "Something of type int names no invocation"),  # type: ignore[arg-type]
     ("mode", lambda u: u.plan("x", on_conflict="no"), "there is no mode 'no' for conflicts"),  # type: ignore[arg-type]
     ("from_step", lambda u: u.revert_run("r", from_step=0), "from_step is 0, not a whole number"),
