@@ -130,11 +130,11 @@ def describe_conflict(conflict: Mapping[str, Any]) -> str:
         said = OF_TABLE.get(reason) if conflict.get("in_the_way") else None
         line += f" - {said.format(conflict['in_the_way']) if said else REASONS[reason]}"
     if "by" in conflict:
-        line += f" by {_who(conflict['by'])}"
+        line += f" by {who(conflict['by'])}"
     return line.removesuffix(",")
 
 
-def _who(writer: Mapping[str, Any] | None) -> str:
+def who(writer: Mapping[str, Any] | None) -> str:
     """Return who wrote a row, and when, as far as history knows."""
     if writer is None:
         return "somebody, not captured"

@@ -219,11 +219,17 @@ def merge_may_help(how: Mapping[str, Any], conflicts: Sequence[Mapping[str, Any]
     return not how.get("merge") and not reasons.isdisjoint({"row_changed", "row_rewritten"})
 
 
-def unasked(rows: int) -> str:
-    """Say that of some rows in the way nobody looked up who wrote them."""
-    which = "row in the way was" if rows == 1 else "rows in the way were"
+def unasked(rows: int, *, which: str = "in the way") -> str:
+    """Say that of some rows nobody looked up who wrote them.
+
+    Args:
+        rows: how many.
+        which: what is to be said of them.
+
+    """
+    these = f"row {which} was" if rows == 1 else f"rows {which} were"
     return (
-        f"For lack of time {rows:,} {which} not looked up: agentundo history TABLE KEY says who"
+        f"For lack of time {rows:,} {these} not looked up: agentundo history TABLE KEY says who"
         " wrote one."
     )
 

@@ -399,6 +399,29 @@ def add_writers(
     return len(wanted) - done
 
 
+def overwritten(
+    conn: Connection, how: Mapping[str, Any], most: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """Return how many rows an undo by force would overwrite, and the first ones as conflicts are.
+
+    Args:
+        conn: any role that may plan.
+        how: the arguments of ``plan``.
+        most: so many of them.
+
+    """
+    query, given = _called("plan", dict(how))
+    query = sql.SQL(
+        "select p.relation, p.key, p.detail ->> 'forced' as reason, p.columns, p.invocation,"
+        " count(*) over () as total from ({}) p where p.status = 'ok' and p.detail ? 'forced'"
+        " limit %(most)s"
+    ).format(query)
+    rows = conn.execute(query, {**given, "most": most}).fetchall()
+    return (rows[0]["total"] if rows else 0), [
+        {name: value for name, value in row.items() if name != "total"} for row in rows
+    ]
+
+
 def _add_writer(conn: Connection, conflict: dict[str, Any], scope: str | None) -> None:
     values = {
         "relation": conflict["relation"],

@@ -203,19 +203,25 @@ def _show(
     redone: list[str] | None = None,
 ) -> None:
     """Show a plan and exit with the code that its revert would have."""
+    beside: dict[str, Any]
     if as_json and by_row:
         statuses: set[str] = set()
         beside = _plans.beside(conn, how, redone=redone)
+        lost = _plans.overwritten(conn, how, by_row=True)
+        if lost is not None:
+            beside |= lost.told()
         with _queries.streamed(conn, "plan", how) as rows:
-            _json.print_json_rows("rows", _noting(rows, statuses), beside)
+            named = rows if lost is None else lost.named(rows)
+            _json.print_json_rows("rows", _noting(named, statuses), beside)
         whole = statuses.isdisjoint(_plans.LEFT)
     else:
         made = _plans.make(conn, how, redone=redone, by_row=by_row)
         whole = made.is_whole
         if as_json:
-            print_json(
-                {"counts": made.counts, "effects": made.effects, "uncovered": made.uncovered}
-            )
+            beside = {"effects": made.effects, "uncovered": made.uncovered}
+            if made.overwritten is not None:
+                beside |= made.overwritten.told()
+            print_json({"counts": made.counts, **beside})
             for line in made.unread:
                 notice(line)
         else:
@@ -237,7 +243,7 @@ def _print_plan(
 ) -> None:
     if by_row:
         with _queries.streamed(conn, "plan", how) as rows:
-            _show_plan.show_plan(screen, made, _plans.with_outcome(conn, rows))
+            _show_plan.show_plan(screen, made, _plans.with_outcome(conn, rows, made.overwritten))
     else:
         _show_plan.show_plan(screen, made)
 

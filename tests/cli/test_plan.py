@@ -394,6 +394,65 @@ def test_skip_cascade_and_force_have_words_of_their_own(deals: Connection, cli: 
     assert "\n2. crm (call-3, " in said
 
 
+def test_force_says_whose_work_it_destroys(
+    deals: Connection, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deals.execute("select agentundo.track('public.deals', 'all')")
+    writes(deals, "call-3", "update public.deals set amount = 1", run="b")
+    deals.execute("update public.deals set amount = 2 where id = 'D-881'")
+    writes(deals, "call-4", "delete from public.deals where id = 'D-882'", run="c")
+    force = ("call-3", "--on-conflict", "force")
+    said = lines(cli("plan", *force).stdout)
+    # Whoever wrote last: a person, and a call that has deleted it.
+    overwrites = "     overwrites what was written since by"
+    person = f"{overwrites} {deals.info.user} at TIME"
+    deleted = "     overwrites that it was deleted since by sales-bot at TIME (call-4)"
+    assert said[3:7] == [
+        "   public.deals id=D-881: amount 2.00 → 10.00",
+        person,
+        "   bring back public.deals id=D-882 (stage=New, amount=20.00)",
+        deleted,
+    ]
+    assert said[-1] == "2 rows in 1 table, DURATION; overwrites later work in 2 rows."
+    by_row = lines(cli("plan", *force, "--rows").stdout)
+    assert (by_row.count(person), by_row.count(deleted)) == (1, 1)
+    told = loaded(cli("plan", *force, "--json"))
+    assert told["rows_overwritten"] == 2
+    assert {(one["key"]["id"], one["reason"]) for one in told["overwritten"]} == {
+        ("D-881", "row_changed"), ("D-882", "row_deleted"),
+    }  # fmt: skip
+    told = loaded(cli("plan", *force, "--rows", "--json"))
+    assert told["rows_overwritten"] == 2
+    assert {row["key"]["id"]: row["by"]["invocation"] for row in told["rows"]} == {
+        "D-881": None,
+        "D-882": "call-4",
+    }
+    assert "overwritten" not in loaded(cli("plan", "call-3", "--json", code=3))
+    monkeypatch.setattr(_queries, "_PATIENCE", 0.0)
+    said = lines(cli("plan", *force).stdout)
+    assert overwrites.removesuffix(" by") in said
+    assert "For lack of time 2 rows to be overwritten were not looked up:" in "\n".join(said)
+
+
+def test_force_names_the_first_where_rows_are_many(deals: Connection, cli: Run) -> None:
+    writes(
+        deals, "call-3", "insert into public.deals select 'X-' || i from generate_series(1, 30) i"
+    )
+    writes(deals, "call-4", "update public.deals set stage = 'Mine' where id like 'X-%'", run="b")
+    said = lines(cli("plan", "call-3", "--on-conflict", "force").stdout)
+    assert "Overwrites later work, 30 rows:" in said
+    named = [line for line in said if "changed since by sales-bot at TIME (call-4)" in line]
+    assert len(named) == 20
+    assert "- … and 10 more rows" in said
+    assert said[-1].endswith("; overwrites later work in 30 rows.")
+    told = loaded(cli("plan", "call-3", "--on-conflict", "force", "--json"))
+    assert (told["rows_overwritten"], len(told["overwritten"])) == (30, 20)
+    # Listed one by one they are all named.
+    by_row = cli("plan", "call-3", "--on-conflict", "force", "--rows").stdout
+    assert by_row.count("     overwrites what was written since by sales-bot at ") == 30
+    assert "Overwrites later work" not in by_row
+
+
 def test_even_force_does_not_break_constraints(deals: Connection, cli: Run) -> None:
     writes(deals, "call-4", "insert into public.deals values ('D-9', 'New', 1)", run="c")
     deals.execute(

@@ -306,6 +306,15 @@ def test_on_a_terminal_it_shows_the_plan_and_asks(deals: Connection, dsn: str) -
     assert_same(before, snapshot(deals, *TABLES))
 
 
+def test_before_force_it_is_said_whose_work_goes(deals: Connection, dsn: str) -> None:
+    writes(deals, "call-3", "update public.deals set stage = 'Mine' where id = 'D-881'", run="b")
+    force = ("--on-conflict", "force", "--by", "dana", "--reason", "wrong")
+    asked = on_terminal("revert", "call-1", *force, "--dsn", dsn, answer="n", columns=100)
+    assert "overwrites what was written since by sales-bot at " in asked.text
+    assert "overwrites later work in 1 row.\n" in asked.text
+    assert "Revert call-1? [y/N]: n" in asked.text
+
+
 def test_it_does_not_ask_what_would_be_refused(deals: Connection, dsn: str) -> None:
     deals.execute("update public.deals set stage = 'Negotiation' where id = 'D-881'")
     before = snapshot(deals, *TABLES)
