@@ -119,12 +119,16 @@ def invocations(
 
 def of_run(
     conn: Connection, run: str, scope: str | None, from_step: int | None = None
-) -> list[str]:
-    """Return the ids of a run within a scope, from a step on. Any role but an agent's may ask."""
-    query = f"select id from {_TOLD} i where coalesce(i.step >= %(from_step)s, true)"
+) -> tuple[list[str], set[str]]:
+    """Return the ids of a run within a scope, from a step on, and which of these were purged.
+
+    Any role but an agent's may ask.
+    """
+    query = f"select id, rows, status from {_TOLD} i where coalesce(i.step >= %(from_step)s, true)"
     values = {"run": run, "scope": scope, "from_step": from_step}
     rows = conn.execute(query.encode(), {**values, "most": _most(values)}).fetchall()
-    return [row["id"] for row in rows]
+    gone = {row["id"] for row in rows if row["status"] == "expired" and not row["rows"]}
+    return [row["id"] for row in rows], gone
 
 
 def _most(values: dict[str, Any]) -> int:
@@ -175,20 +179,26 @@ def holds(conn: Connection, ids: Sequence[str] | None = None) -> dict[str, DictR
 def purged(conn: Connection, ids: Sequence[str]) -> set[str]:
     """Return of which of these invocations the history was purged.
 
-    No view tells. A plan refuses them, before it reads anything.
+    No view tells. The server refuses them, alone and together with others.
 
     Args:
         conn: a role that may read the views; without an open transaction.
         ids: those that have no changes any more.
 
     """
-    found = set()
-    for id in ids:  # noqa: A001
+    found: set[str] = set()
+    left = [list(ids)] if ids else []
+    while left:
+        some = left.pop()
         try:
             with errors.translated():
-                conn.execute("select from agentundo.plan(%s::text)", [id])
+                conn.execute("select count(*) from agentundo.effects_of(%s::text[])", [some])
         except errors.UndoExpired:
-            found.add(id)
+            if len(some) == 1:
+                found.update(some)
+            else:
+                middle = len(some) // 2
+                left += [some[:middle], some[middle:]]
         except (psycopg.Error, errors.AgentUndoError):
             continue
     return found

@@ -547,6 +547,32 @@ def test_purged(undo: AgentUndo, db: Connection, conn: Connection) -> None:
         undo.revert(inv.id)
 
 
+def test_selections_leave_out_what_was_purged(
+    undo: AgentUndo, db: Connection, conn: Connection
+) -> None:
+    for number in range(5):
+        with undo.invocation(conn, id=f"old-{number}", actor="bot"):
+            conn.execute(WIN)
+    db.execute("select agentundo.purge('0 s')")
+    chosen = Selection(actor="bot")
+    for call in (undo.plan, undo.revert, undo.plan_summary):
+        with pytest.raises(UndoExpired, match="'old-0' can no longer be undone"):
+            call(chosen)
+    before = snapshot(db, TABLE)
+    undo.record(id="empty", actor="bot")
+    with undo.invocation(conn, id="new", actor="bot"):
+        conn.execute("update deals set stage = 'Lost' where id = 3")
+    assert [row.invocation for row in undo.plan(chosen)] == ["new"]
+    assert [row.invocation for row in undo.iter_plan(chosen)] == ["new"]
+    assert [one.rows for one in undo.plan_summary(chosen)] == [1]
+    with pytest.raises(UndoExpired):
+        undo.plan(undo.log(chosen))
+    # In a transaction of the caller's, which goes on.
+    with conn.transaction():
+        assert undo.revert(chosen, conn=conn).invocations == ("new",)
+    assert_same(before, snapshot(db, TABLE))
+
+
 def test_conflict_carries_its_rows(undo: AgentUndo, db: Connection, conn: Connection) -> None:
     with undo.invocation(conn) as inv:
         conn.execute("update deals set stage = 'Won'")
