@@ -12,7 +12,7 @@ from psycopg import errors as pg
 
 from pyagentundo import errors
 from pyagentundo.cli import _hints, _streams
-from pyagentundo.cli._reasons import OF_TABLE, REASONS
+from pyagentundo.cli._reasons import OF_TABLE, REASONS, TABLE_GONE
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._tables import count, key_text, moment
 
@@ -126,7 +126,9 @@ def describe_conflict(conflict: Mapping[str, Any]) -> str:
         line += f" [{columns}]"
     if conflict.get("constraint"):
         line += f" [{conflict['constraint']}]"
-    if reason in REASONS:
+    if conflict.get("table_gone"):
+        line += f" - {TABLE_GONE}"
+    elif reason in REASONS:
         said = OF_TABLE.get(reason) if conflict.get("in_the_way") else None
         line += f" - {said.format(conflict['in_the_way']) if said else REASONS[reason]}"
     if "by" in conflict:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyagentundo.cli._reasons import CAUSED, WRITTEN
 from pyagentundo.cli._standing import Standing
+from pyagentundo.cli._tables import count
 
 _NAMED = r"E?'((?:[^']|'')*)'"
 
@@ -234,6 +235,18 @@ def unasked(rows: int, *, which: str = "in the way") -> str:
     )
 
 
+def _lost(conflict: Mapping[str, Any]) -> str | None:
+    """Return why nothing ever brings a row back; None where something may."""
+    if conflict.get("reason") == "erased":
+        return "What was erased can never go back."
+    return "Into a table that is gone nothing goes back." if conflict.get("table_gone") else None
+
+
+def never(conflicts: Sequence[Mapping[str, Any]], total: int) -> str | None:
+    """Return what to say of an undo where later work and constraints are not what stops it."""
+    return f"{count(total, 'row')} cannot go back" if any(map(_lost, conflicts)) else None
+
+
 def ways_out(
     how: Mapping[str, Any],
     conflicts: Sequence[Mapping[str, Any]],
@@ -261,6 +274,9 @@ def ways_out(
     if mode != "force" and reasons <= {*WRITTEN}:
         ways.append(_FORCE)
     verb = "Add" if mode == "abort" else "Instead use"
+    lost = sorted({why for why in map(_lost, conflicts) if why})
+    if lost:  # whatever else is in the way, only without these rows anything goes back
+        return f"{' '.join(lost)} {verb} {_SKIP_LESS if merge is Helps.SOME else _SKIP}."
     options = " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
     if mode == "force":
         return f"{_FORCE_FAILS}. {_REMOVE}, or instead use {options}."

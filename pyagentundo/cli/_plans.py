@@ -71,7 +71,8 @@ class Plan:
         more: how many of them the role may not be told about.
         counts: rows per table, action and status, as ``plan_summary`` returns them; ``conflicts``
             hold ``by`` where history knows who wrote the row, ``constraint`` and ``in_the_way``
-            where a constraint, and the table that it is of, keep it from going back.
+            where a constraint, and the table that it is of, keep it from going back, ``table_gone``
+            where its own table is no more.
         rows: the rows themselves, as ``plan`` returns them; None when they are too many.
         by_row: they are shown from elsewhere.
         overwritten: later work that force destroys; None where the undo is not by force.
@@ -151,6 +152,7 @@ def make(
     counts = _queries.call(conn, "plan_summary", how)
     seconds = time.monotonic() - began
     in_the_way = _with_relation(counts)
+    _queries.mark_gone(conn, in_the_way)
     unasked = _queries.add_writers(conn, in_the_way, how.get("scope"))
     few = not by_row and sum(count["rows"] for count in counts) <= FEW
     lost = overwritten(conn, how, by_row=by_row)

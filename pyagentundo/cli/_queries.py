@@ -409,6 +409,15 @@ def add_writers(
     return len(wanted) - done
 
 
+def mark_gone(conn: Connection, conflicts: Sequence[dict[str, Any]]) -> None:
+    """Put ``table_gone`` to the rows that cannot go back because their table is no more."""
+    unfit = [row for row in conflicts if row.get("reason") == "schema_changed"]
+    there = live_columns(conn, sorted({str(row.get("relation")) for row in unfit}))
+    for row in unfit:
+        if row.get("relation") and row["relation"] not in there:
+            row["table_gone"] = True
+
+
 def overwritten(
     conn: Connection, how: Mapping[str, Any], most: int
 ) -> tuple[int, list[dict[str, Any]]]:

@@ -262,8 +262,9 @@ def _ask(
     _print_plan(conn, Screen.of(err=True), made, how, by_row=by_row)
     if made.is_refused:
         total = made.total("conflict")
-        message = f"{count(total, 'row')} would be overwritten or break a constraint"
         in_the_way = [one for one in made.conflicts if one["status"] == "conflict"]
+        message = _hints.never(in_the_way, total)
+        message = message or f"{count(total, 'row')} would be overwritten or break a constraint"
         hint = _ways_out(conn, how, in_the_way, total)
         if as_json:
             _print_refusal(message, in_the_way, total, hint)
@@ -282,6 +283,8 @@ def _refusals(conn: Connection, how: dict[str, Any], *, as_json: bool) -> Iterat
             yield
     except UndoConflict as error:
         rows = error.detail.get("conflicts", [])
+        _queries.mark_gone(conn, rows)
+        error.message = _hints.never(rows, error.total) or error.message
         unasked = _queries.add_writers(conn, rows, how.get("scope"))
         error.hint = _ways_out(conn, how, rows, error.total)
         if unasked:

@@ -11,6 +11,7 @@ from pyagentundo.cli import _queries
 from tests.cli.conftest import TABLES, Run, loaded, writes
 from tests.conftest import Connection, MakeRole
 from tests.support.state import assert_same, snapshot
+from tests.support.terminal import on_terminal
 
 pytestmark = pytest.mark.core
 
@@ -464,6 +465,43 @@ def test_even_force_does_not_break_constraints(deals: Connection, cli: Run) -> N
         "\nEven force does not break constraints. Revert or change what stands in the way first, or"
         " instead use --on-conflict skip (leaves these rows).\n"
     )
+
+
+def test_what_never_comes_back_is_no_later_work(deals: Connection, dsn: str, cli: Run) -> None:
+    key = "public.deals: erased - it was erased and can never go back\n"
+    table = "public.meetings: schema_changed - the table is gone\n"
+    erased = "What was erased can never go back."
+    gone = "Into a table that is gone nothing goes back."
+    skip = "--on-conflict skip (leaves these rows).\n"
+    deals.execute(
+        "drop table public.meetings;"
+        "select agentundo.erase('public.deals', '{\"id\": \"D-881\"}', 'request 1')"
+    )
+    for chosen, what, said in (
+        (["call-1"], key, erased),
+        (["call-2"], table, gone),
+        (["call-1", "call-2"], table, f"{gone} {erased}"),
+    ):
+        plan = cli("plan", *chosen, code=3).stdout
+        assert f"\n- {what}" in plan
+        assert plan.endswith(f"\n{said} Add {skip}")
+        plan = cli("plan", *chosen, "--on-conflict", "force", code=3).stdout
+        assert plan.endswith(f"\n{said} Instead use {skip}")
+        refused = cli("revert", *chosen, code=3).stderr
+        assert refused.startswith(
+            f"error: {'2 rows' if len(chosen) == 2 else '1 row'} cannot go back\n  "
+        )
+        assert f"\n  {what}" in refused
+        assert refused.endswith(f"\n  hint: {said} Add {skip}")
+        answer = loaded(cli("revert", *chosen, "--json", code=3))
+        assert answer["message"].endswith(" cannot go back")
+        asked = on_terminal("revert", *chosen, "--dsn", dsn, columns=200).text
+        assert " cannot go back. Nothing was changed.\n" in asked
+        assert said in asked
+        left = cli("revert", *chosen, "--on-conflict", "skip", code=3).stdout
+        assert f"\n- {what}" in left
+    (count,) = loaded(cli("plan", "call-2", "--json", code=3))["counts"]
+    assert count["conflicts"][0]["table_gone"] is True
 
 
 def ways(text: str) -> set[str]:
