@@ -87,7 +87,6 @@ _TEXTS: list[tuple[str, str]] = [
         "Give reverted_by => the person whose decision this is.",
         "Say whose decision this is: --by PERSON.",
     ),
-    ("Give reverted_by and reason:", "Add --by PERSON and --reason TEXT:"),
     (
         "Check the id and the scope; agentundo.undoable() lists what there is.",
         'Check the id and --scope; "agentundo log" lists what there is.',

@@ -105,6 +105,7 @@ def revert(
       agentundo revert --last --actor sales-bot --since 2h
     """
     selection.require_some()
+    _require_decision(how, dry_run=dry_run)
     with connected() as conn:
         ids = selection.resolve(conn, aloud=not (dry_run or can_ask(yes=yes)))
         how |= {"invocations": ids, "scope": selection.scope}
@@ -150,6 +151,7 @@ def redo(
     Example:
       agentundo redo 0194f3c2-7a1e-7c52-9d3b-2f6a8c1e5b70
     """
+    _require_decision(how, dry_run=dry_run)
     with connected() as conn:
         planned = {name: how[name] for name in ("scope", "on_conflict", "merge")}
         planned["invocations"] = [invocation]
@@ -182,6 +184,20 @@ def redo(
         ):
             result = _queries.undo(conn, "redo", {"invocation": invocation, **how})
         _finish(conn, result, how | planned, as_json=as_json, redone=redone)
+
+
+def _require_decision(how: dict[str, Any], *, dry_run: bool) -> None:
+    """Refuse what the server would refuse, before anybody reads a plan and says yes to it.
+
+    Raises:
+        NotPermitted: nobody says who decided to overwrite later work, or why.
+
+    """
+    if how["on_conflict"] == "force" and not dry_run and not (how["reverted_by"] and how["reason"]):
+        raise NotPermitted(
+            "--on-conflict force needs to be told who decided it, and why.",
+            hint="Add --by PERSON and --reason TEXT: force overwrites what others wrote later.",
+        )
 
 
 def _nothing_to_redo(*, by_row: bool, as_json: bool) -> None:

@@ -200,12 +200,20 @@ def test_what_left_the_database_is_told_with_what_was_done(deals: Connection, cl
     assert loaded(cli("redo", "call-1", "--json"))["effects"] == []
 
 
-def test_force_wants_a_person_and_a_reason(deals: Connection, cli: Run) -> None:
+def test_force_wants_a_person_and_a_reason(deals: Connection, dsn: str, cli: Run) -> None:
     deals.execute("update public.deals set stage = 'Negotiation' where id = 'D-881'")
-    result = cli("revert", "call-1", "--on-conflict", "force", code=5)
-    assert (
-        "  hint: Add --by PERSON and --reason TEXT: force overwrites what others" in result.stderr
-    )
+    for command in ("revert", "redo"):
+        for given in ([], ["--by", "dana"], ["--reason", "wrong"], ["--by", "", "--reason", "x"]):
+            result = cli(command, "call-1", "--on-conflict", "force", *given, code=5)
+            assert result.stderr == (
+                "error: --on-conflict force needs to be told who decided it, and why.\n  hint: Add"
+                " --by PERSON and --reason TEXT: force overwrites what others wrote later.\n"
+            )
+    # Before anybody reads a plan and is asked. To look at one needs no decision.
+    session = on_terminal("revert", "call-1", "--on-conflict", "force", "--dsn", dsn)
+    assert session.text.startswith("error: --on-conflict force needs")
+    assert "[y/N]" not in session.text
+    cli("revert", "call-1", "--on-conflict", "force", "--dry-run")
     cli("revert", "call-1", "--on-conflict", "force", "--reverted-by", "dana", "--reason", "wrong")
     row = deals.execute("select stage from public.deals where id = 'D-881'").fetchone()
     assert row == ("Qualified",)
