@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from pyagentundo._json import dumps
 from pyagentundo.cli import _complete, _queries, _show_diff, _show_history, _show_log
@@ -46,7 +47,8 @@ def log(selection: Chosen, limit: int, held: bool, as_json: bool) -> None:
     them, and, of recorded ones, which tables they wrote that are not tracked. An app is told of one
     scope, and whether they can still be undone.
 
-    On a terminal each call is a few lines, in a pipe or file a line of a wide table.
+    On a terminal each call is a few lines, in a pipe or file a line of a wide table. That there are
+    more than were listed is said.
 
     \b
     Examples:
@@ -71,11 +73,21 @@ def log(selection: Chosen, limit: int, held: bool, as_json: bool) -> None:
     rows = [
         {**row, **(holds.get(row["id"]) or NOT_HELD), "purged": row["id"] in purged} for row in rows
     ]
+    screen = Screen.of()
+    more = len(rows) > limit
+    if more and (as_json or screen.width is None) and _is_default("limit"):
+        notice(f"only the newest {limit} are listed; for older ones give --limit or --until")
     if as_json:
         print_json(rows[:limit])
     else:
         chosen = held or bool(selection.ids or selection.filters.given())
-        _show_log.show_log(Screen.of(), rows[:limit], more=len(rows) > limit, chosen=chosen)
+        _show_log.show_log(screen, rows[:limit], more=more, chosen=chosen)
+
+
+def _is_default(option: str) -> bool:
+    """Tell whether nobody has typed an option: then its value is news."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.DEFAULT
 
 
 def _tell_an_app(selection: Chosen) -> None:

@@ -78,6 +78,18 @@ def test_log_on_a_terminal(deals: Connection, dsn: str) -> None:
     assert "… older ones: --limit, --until\n" in on_terminal("log", "-n", "1", "--dsn", dsn).text
 
 
+def test_log_says_that_there_are_older_ones(deals: Connection, cli: Run) -> None:
+    for number in range(18):
+        writes(deals, f"more-{number}", "update public.deals set amount = amount", run="b")
+    assert cli("log").stderr == cli("log", "--json").stderr == ""
+    writes(deals, "more-18", "update public.deals set amount = amount", run="b")
+    note = "note: only the newest 20 are listed; for older ones give --limit or --until\n"
+    assert cli("log").stderr == cli("log", "--json").stderr == note
+    assert len(loaded(cli("log", "--json"))) == 20
+    # Who says how many is not told.
+    assert cli("log", "--limit", "20").stderr == cli("log", "-n", "1", "--json").stderr == ""
+
+
 def test_log_names_tables_that_are_not_tracked(deals: Connection, dsn: str, cli: Run) -> None:
     deals.execute("create table public.audit (x int)")
     with deals.transaction():
