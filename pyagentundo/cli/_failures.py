@@ -56,6 +56,9 @@ class ErrorGroup(click.Group):
                 hint = (
                     _hints.not_for_agents(ctx.invoked_subcommand, ctx.obj.get("standing")) or hint
                 )
+            run = ctx.obj.get("run")
+            if isinstance(error, errors.InvocationNotFound) and run is not None:
+                hint = _hints.is_run(run, ctx.invoked_subcommand)
             # The message also names the first row, for those who see nothing else.
             message = _FIRST_ROW.sub("", error.message) if lines else error.message
             complain(_hints.in_words(message), [*lines, *_done_before()], hint)

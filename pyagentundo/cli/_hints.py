@@ -187,6 +187,14 @@ def spoken(hint: str | None, command: str | None = None) -> str | None:
     return in_words(hint)
 
 
+def is_run(run: str, command: str | None) -> str:
+    """Return what to do with the id of a run where that of a call was expected."""
+    option = f"--run {shlex.quote(run)}"
+    if command in ("log", "plan", "revert"):
+        return f"{run} is a run, not a call: give it as {option}."
+    return f"{run} is a run, not a call: agentundo log {option} lists its calls."
+
+
 def in_words(message: str) -> str:
     """Return an error's text in the words of the command line: what SQL names invocation is a call.
 

@@ -144,10 +144,15 @@ def invocation(conn: Connection, id: str) -> DictRow:  # noqa: A002 - as the col
     """
     found = conn.execute("select * from agentundo.invocations where id = %s", [id]).fetchall()
     if not found:
-        raise InvocationNotFound(
-            f"There is no call {id!r}.", hint='"agentundo log" lists what there is.'
-        )
+        raise unknown(id)
     return found[0]
+
+
+def unknown(id: str) -> InvocationNotFound:  # noqa: A002
+    """Return what to raise where there is no such invocation."""
+    return InvocationNotFound(
+        f"There is no call {id!r}.", hint='"agentundo log" lists what there is.'
+    )
 
 
 def holds(conn: Connection, ids: Sequence[str] | None = None) -> dict[str, DictRow]:

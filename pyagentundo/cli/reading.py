@@ -67,6 +67,8 @@ def log(selection: Chosen, limit: int, held: bool, as_json: bool) -> None:
         if held:
             condition += " and i.id = any (%(held)s)"
             values = {**values, "held": list(_queries.holds(conn))}
+        if selection.ids:
+            _tell_unknown(conn, selection)
         rows = _queries.invocations(conn, condition, values, limit + 1)
         holds = _queries.holds(conn, [row["id"] for row in rows])
         purged = _queries.purged(conn, [x["id"] for x in rows if not (x["rows"] or x["undoable"])])
@@ -82,6 +84,21 @@ def log(selection: Chosen, limit: int, held: bool, as_json: bool) -> None:
     else:
         chosen = held or bool(selection.ids or selection.filters.given())
         _show_log.show_log(screen, rows[:limit], more=more, chosen=chosen)
+
+
+def _tell_unknown(conn: Connection, selection: Chosen) -> None:
+    """Say which of the ids that were named are none.
+
+    Raises:
+        InvocationNotFound: all of them.
+
+    """
+    known = {row["id"] for row in _queries.invocations(conn, *selection.where())}
+    unknown = [one for one in selection.ids if one not in known]
+    if not known:
+        raise _queries.unknown(unknown[0])
+    for one in unknown:
+        notice(f"there is no call {one!r}")
 
 
 def _is_default(option: str) -> bool:

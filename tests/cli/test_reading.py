@@ -90,6 +90,21 @@ def test_log_says_that_there_are_older_ones(deals: Connection, cli: Run) -> None
     assert cli("log", "--limit", "20").stderr == cli("log", "-n", "1", "--json").stderr == ""
 
 
+def test_log_says_which_ids_are_none(deals: Connection, cli: Run) -> None:
+    result = cli("log", "call-1", "nosuch", "nor this", "--json")
+    assert [one["id"] for one in loaded(result)] == ["call-1"]
+    assert result.stderr == ("note: there is no call 'nosuch'\nnote: there is no call 'nor this'\n")
+    assert cli("log", "call-1", "call-2", "-n", "1").stderr == ""
+    assert cli("log", "call-1", "--held").stderr == ""
+    for options in (["nosuch"], ["nosuch", "nor this", "--json"], ["call-1", "--scope", "acme"]):
+        result = cli("log", *options, code=1)
+        assert result.stdout == ""
+        assert result.stderr == (
+            f"error: There is no call '{options[0]}'.\n  hint: \"agentundo log\" lists what there"
+            " is.\n"
+        )
+
+
 def test_log_names_tables_that_are_not_tracked(deals: Connection, dsn: str, cli: Run) -> None:
     deals.execute("create table public.audit (x int)")
     with deals.transaction():

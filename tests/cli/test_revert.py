@@ -87,6 +87,27 @@ def test_unknown_ids_are_1(deals: Connection, cli: Run, command: str) -> None:
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize("command", ["revert", "plan", "log", "redo", "show", "diff"])
+def test_the_id_of_a_run_is_none_of_a_call(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole, command: str
+) -> None:
+    writes(deals, "call-3", "update public.deals set amount = 1", run="r 1", scope="acme")
+    result = cli(command, "r 1", code=1)
+    assert "here is no call 'r 1'" in result.stderr
+    way = "give it as --run 'r 1'."
+    if command in ("redo", "show", "diff"):
+        way = "agentundo log --run 'r 1' lists its calls."
+    assert f"\n  hint: r 1 is a run, not a call: {way}\n" in result.stderr
+    assert "is a run" not in cli(command, "call-33", code=1).stderr
+    if command in ("revert", "plan"):
+        assert "hint: run-42 is a run" in cli(command, "call-1", "run-42", code=1).stderr
+    if command in ("plan", "diff"):
+        # An app is told of its own scope only.
+        role = ("--dsn", make_conninfo(dsn, user=make_role(member_of="agentundo_app")))
+        assert "r 1 is a run" in cli(command, "r 1", "--scope", "acme", *role, code=1).stderr
+        assert "is a run" not in cli(command, "r 1", "--scope", "other", *role, code=1).stderr
+
+
 def test_an_unknown_run_and_filters_that_match_nothing(deals: Connection, cli: Run) -> None:
     for options in (["--run", "none"], ["--tool", "none"], ["--since", "2h", "--actor", "x"]):
         result = cli("revert", *options, code=1)
