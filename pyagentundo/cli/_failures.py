@@ -56,6 +56,8 @@ class ErrorGroup(click.Group):
                 hint = (
                     _hints.not_for_agents(ctx.invoked_subcommand, ctx.obj.get("standing")) or hint
                 )
+            if isinstance(error, errors.VersionMismatch):
+                hint = _hints.there(hint, ctx.obj.get("dsn"))
             run = ctx.obj.get("run")
             if isinstance(error, errors.InvocationNotFound) and run is not None:
                 hint = _hints.is_run(run, ctx.invoked_subcommand)

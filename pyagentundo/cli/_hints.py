@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyagentundo import dsn as dsns
 from pyagentundo.cli._reasons import CAUSED, WRITTEN
 from pyagentundo.cli._standing import Standing
 from pyagentundo.cli._tables import count
@@ -131,6 +132,7 @@ _TEXTS: list[tuple[str, str]] = [
     ("Call revert again.", "Run the command again."),
     ("Call it as a statement of its own, in a transaction of its own.", "Run the command again."),
     ("call agentundo.sync() after", 'run "agentundo sync" after'),
+    ("or give the DSN.", "or give --dsn."),
     ("Give a JSON object with the key columns:", "Give COLUMN=VALUE for each of the key columns:"),
     ("Steps count from 1.", "--from-step counts from 1."),
     (
@@ -185,6 +187,19 @@ def spoken(hint: str | None, command: str | None = None) -> str | None:
         # A single key column needs no name.
         hint = re.sub(r"(key columns: \w+)\.$", r"\1, or the value alone.", hint)
     return in_words(hint)
+
+
+def there(hint: str | None, dsn: str | None) -> str | None:
+    """Return a hint that ends with a command, for the database that was given.
+
+    Args:
+        hint: such as ``Run: agentundo install``.
+        dsn: what --dsn said; its password is not shown.
+
+    """
+    if dsn is None or hint is None or not hint.startswith("Run: agentundo "):
+        return hint
+    return f"{hint} --dsn {shlex.quote(dsns.without_secrets(dsn))}"
 
 
 def is_run(run: str, command: str | None) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+from typing import Any
 
 import psycopg
 import pytest
 from click.testing import CliRunner
 
-from pyagentundo import __version__
+from pyagentundo import DsnError, __version__
+from pyagentundo import dsn as dsns
 from pyagentundo.cli import main
 from tests.cli.conftest import Run
 from tests.conftest import Connection, MakeRole
@@ -168,8 +171,25 @@ def test_not_installed_is_4(bare_dsn: str, cli: Run) -> None:
         assert result.stdout == ""
         assert result.stderr == (
             f'error: agentundo is not installed in database "{name}".\n'
-            "  hint: Run: agentundo install\n"
+            f"  hint: Run: agentundo install --dsn {shlex.quote(bare_dsn)}\n"
         )
+
+
+def test_what_to_run_names_the_database_and_no_password(
+    db: Connection, bare_dsn: str, dsn: str, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = psycopg.conninfo.conninfo_to_dict(bare_dsn)
+    parts.pop("password", None)
+    plain = psycopg.conninfo.make_conninfo("", **parts)
+    secret = psycopg.conninfo.make_conninfo(plain, password="s3cret")
+    result = cli("log", "--dsn", secret, code=4)
+    assert "s3cret" not in result.output
+    assert f"hint: Run: agentundo install --dsn {shlex.quote(plain)}\n" in result.stderr
+    db.execute("update agentundo._home set schema_version = 0")
+    result = cli("log", "--dsn", dsn, code=4)
+    assert f"hint: Run: agentundo upgrade --dsn {shlex.quote(dsn)}\n" in result.stderr
+    monkeypatch.setenv("AGENTUNDO_DATABASE_URL", bare_dsn)
+    assert cli("log", code=4).stderr.endswith("hint: Run: agentundo install\n")
 
 
 def test_an_older_client_is_4(db: Connection, cli: Run) -> None:
@@ -205,6 +225,29 @@ def test_broken_dsn_is_1(cli: Run) -> None:
     result = cli("--dsn", "postgresql://u:s3cret@127.0.0.1:1/x", "log", code=1)
     assert 'database "x" on 127.0.0.1:1' in result.stderr
     assert "s3cret" not in result.output
+
+
+def test_where_no_database_is_named_it_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(*_: Any, **__: Any) -> None:
+        raise psycopg.OperationalError("nobody answers")
+
+    monkeypatch.setattr(psycopg, "connect", nobody)
+    for name in (*dsns.ENVIRONMENT, *dsns.ADDRESS):
+        monkeypatch.delenv(name, raising=False)
+    result = CliRunner().invoke(main, ["status"])
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "error: Cannot connect to the default database on local socket:5432: nobody answers\n"
+        "  hint: No database was named: set AGENTUNDO_DATABASE_URL, or give --dsn.\n",
+    )
+    with pytest.raises(DsnError) as raised:
+        dsns.connect()
+    assert raised.value.hint == (
+        "No database was named: set AGENTUNDO_DATABASE_URL, or give the DSN."
+    )
+    monkeypatch.setenv("PGDATABASE", "crm")
+    hint = "hint: The address came from libpq's environment.\n"
+    assert CliRunner().invoke(main, ["status"]).stderr.endswith(hint)
 
 
 def test_dsn_counts_before_and_after_the_command(dsn: str, bare_dsn: str, cli: Run) -> None:
