@@ -41,6 +41,7 @@ class Chosen:
         """
         mine = {name: options.pop(name) for name in _FILTERS if name in options}
         own = {f.name: options.pop(f.name) for f in fields(cls) if f.name in options}
+        own["ids"] = tuple(dict.fromkeys(own["ids"]))  # a call that is named twice is one
         if mine["from_step"] is not None and mine["run"] is None:
             raise click.UsageError("--from-step needs --run.")
         if mine["since"] and mine["until"] and mine["since"] >= mine["until"]:

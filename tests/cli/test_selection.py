@@ -68,6 +68,13 @@ def test_revert_takes_what_is_selected(
     assert row == left
 
 
+def test_a_call_that_is_named_twice_is_one(deals: Connection, cli: Run) -> None:
+    said = cli("plan", "call-2", "call-1", "call-2").stdout
+    assert said.startswith("Undo 2 calls by sales-bot for Dana:\n")
+    assert "more call" not in said
+    assert cli("revert", "call-1", "call-1").stdout.startswith("reverted: call-1, 1 row put back\n")
+
+
 def test_last_goes_back_run_by_run(deals: Connection, cli: Run) -> None:
     before = snapshot(deals, "public.deals")
     writes(deals, "call-3", "update public.deals set amount = 0", run="run-43")
