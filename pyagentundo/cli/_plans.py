@@ -82,6 +82,7 @@ class Plan:
             these are not in the plan.
         unasked: of how many rows in the way it took too long to look up who wrote them.
         live: the columns that each table has now.
+        reverts: where nothing is left to undo, what has taken it back.
         seconds: an estimate of how long it will take.
 
     """
@@ -98,6 +99,7 @@ class Plan:
     unread: list[str]
     unasked: int
     live: dict[str, set[str]]
+    reverts: list[DictRow]
     seconds: float
 
     def total(self, *statuses: str, action: str | None = None) -> int:
@@ -171,6 +173,7 @@ def make(
         **_beside(conn, ids, how, redone=redone),
         unread=_queries.unread(conn, relations),
         unasked=unasked,
+        reverts=[] if counts or redone else _queries.reverts_of(conn, ids, how.get("scope")),
         live=_queries.live_columns(conn, relations),
         seconds=seconds * _REVERT_TO_PLAN,
     )

@@ -349,6 +349,26 @@ def told_of(conn: Connection, ids: Sequence[str], scope: str | None) -> list[Dic
     return conn.execute(query.encode(), values).fetchall()
 
 
+def reverts_of(conn: Connection, ids: Sequence[str], scope: str | None) -> list[DictRow]:
+    """Return which reverts have taken these back, the newest first: ``id``, ``at``, ``by``.
+
+    A role that may not read the views is told that there is one, and no more.
+    """
+    if readable(conn, "invocations"):
+        query = (
+            "select distinct revert_id as id, reverted_at as at, reverted_by as by"
+            " from agentundo.invocations where id = any (%(ids)s) and revert_id is not null"
+            " order by at desc"
+        )
+    else:
+        query = (
+            "select distinct null::text as id, null::timestamptz as at, null::text as by"
+            f" from {_TOLD} i where id = any (%(ids)s) and status = 'already_reverted'"
+        )
+    values = {"ids": list(ids), "scope": scope, "run": None, "most": _NEWEST}
+    return conn.execute(query.encode(), values).fetchall()
+
+
 def standing_revert(conn: Connection, id: str) -> tuple[str | None, list[str]]:  # noqa: A002
     """Return the newest revert of an invocation that stands, and all that it took back.
 

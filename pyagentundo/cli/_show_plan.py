@@ -42,6 +42,8 @@ def show_plan(screen: Screen, plan: Plan, rows: Iterable[DictRow] | None = None)
     """
     if not plan.counts:
         screen.line("Nothing to undo." if not plan.redo else "Nothing to do again.")
+        for one in plan.reverts:
+            screen.line(_reverted(one))
         _effects(screen, plan)
         return
     screen.line(_headline(plan), bold=True)
@@ -131,6 +133,14 @@ def _rows(screen: Screen, rows: Iterable[DictRow], plan: Plan) -> None:
     for row in rows:
         for line in _row_lines(screen, row, plan.live.get(row["relation"])):
             screen.line(f"   {line}")
+
+
+def _reverted(revert: DictRow) -> str:
+    """Return what has taken back what is not there to be undone, as far as the role is told."""
+    if revert["id"] is None:
+        return "already reverted"
+    by = f" by {revert['by']}" if revert["by"] else ""
+    return printable(f"already reverted{by} at {moment(revert['at'])}, revert id: {revert['id']}")
 
 
 def _overwritten(screen: Screen, plan: Plan) -> None:

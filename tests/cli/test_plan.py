@@ -243,9 +243,24 @@ def test_a_wide_row_stands_in_lines(deals: Connection, cli: Run) -> None:
     ]
 
 
-def test_nothing_to_undo(deals: Connection, cli: Run) -> None:
-    cli("revert", "call-1")
-    assert cli("plan", "call-1").stdout == "Nothing to undo.\n"
+def test_nothing_to_undo(deals: Connection, dsn: str, cli: Run, make_role: MakeRole) -> None:
+    revert_id = loaded(cli("revert", "call-1", "--by", "dana", "--json"))["revert_id"]
+    again = loaded(cli("revert", "call-2", "--json"))["revert_id"]
+    assert lines(cli("plan", "call-1").stdout) == [
+        "Nothing to undo.",
+        f"already reverted by dana at TIME, revert id: {revert_id}",
+    ]
+    assert lines(cli("plan", "--run", "run-42").stdout)[1:] == [
+        f"already reverted at TIME, revert id: {again}",
+        f"already reverted by dana at TIME, revert id: {revert_id}",
+    ]
+    as_app = (
+        "--dsn",
+        psycopg.conninfo.make_conninfo(dsn, user=make_role(member_of="agentundo_app")),
+    )
+    assert cli("plan", "call-1", *as_app).stdout == "Nothing to undo.\nalready reverted\n"
+    deals.execute("select agentundo.record_invocation('call-3')")
+    assert cli("plan", "call-3").stdout == "Nothing to undo.\n"
     nothing: dict[str, list[str]] = {"effects": [], "uncovered": []}
     assert loaded(cli("plan", "call-1", "--json")) == {"counts": [], **nothing}
     assert loaded(cli("plan", "call-1", "--rows", "--json")) == {"rows": [], **nothing}
