@@ -131,6 +131,13 @@ _TEXTS: list[tuple[str, str]] = [
     ("Begin a new transaction and call revert again.", "Run the command again."),
     ("Call revert again.", "Run the command again."),
     ("Call it as a statement of its own, in a transaction of its own.", "Run the command again."),
+    ("followed only by agentundo.sync()", 'followed only by "agentundo sync"'),
+    ("followed only by sync()", 'followed only by "agentundo sync"'),
+    ("its history stays until purge()", 'its history stays until "agentundo purge"'),
+    (
+        "begin anew with untrack(..., false) and track()",
+        'begin anew with "agentundo untrack TABLE --drop-history" and "agentundo track TABLE"',
+    ),
     ("call agentundo.sync() after", 'run "agentundo sync" after'),
     ("or give the DSN.", "or give --dsn."),
     ("Give a JSON object with the key columns:", "Give COLUMN=VALUE for each of the key columns:"),
@@ -171,6 +178,8 @@ _NEEDED = {
 
 def spoken(hint: str | None, command: str | None = None) -> str | None:
     """Return a hint of the server, or of this package, in the words of the command line.
+
+    What check() finds and what is noted beside an answer is put into them, too.
 
     Args:
         hint: as it came; None stays None.
