@@ -33,6 +33,20 @@ def test_install_upgrade_uninstall(bare_dsn: str, cli: Run) -> None:
     assert cli("uninstall", "--yes", *to).stdout == f"removed: {installed}"
 
 
+def test_uninstall_again_is_no_error(bare_dsn: str, cli: Run) -> None:
+    to = ("--dsn", bare_dsn)
+    name = psycopg.conninfo.conninfo_to_dict(bare_dsn)["dbname"]
+    for options in (["--yes"], [], ["--keep-history"]):
+        done = cli("uninstall", *options, *to)
+        assert done.stdout == f'nothing to uninstall: agentundo is not in database "{name}"\n'
+        assert done.stderr == ""
+    assert cli("uninstall", "--dry-run", *to).stdout == "-- nothing to do\n"
+    cli("install", *to)
+    cli("uninstall", "--keep-history", "--yes", *to)
+    assert cli("uninstall", "--yes", *to).stdout.startswith("removed: agentundo")
+    assert cli("uninstall", "--yes", *to).stdout.startswith("nothing to uninstall: ")
+
+
 def test_install_over_kept_history(deals: Connection, cli: Run) -> None:
     installed = f"agentundo {__version__} (schema version 1)"
     said = cli("uninstall", "--keep-history", "--yes").stdout
@@ -156,7 +170,7 @@ def test_what_the_role_may_not_create_is_said(bare_dsn: str, cli: Run, make_role
 def test_not_installed_is_4(bare_dsn: str, cli: Run) -> None:
     name = psycopg.conninfo.conninfo_to_dict(bare_dsn)["dbname"]
     for command in (
-        ["log"], ["status"], ["upgrade"], ["uninstall"], ["uninstall", "--yes"], ["revert", "x"],
+        ["log"], ["status"], ["upgrade"], ["revert", "x"],
         ["plan", "x"], ["redo", "x"], ["track", "t"], ["untrack", "t"], ["sync"], ["doctor"],
         ["exec", "true"], ["show", "x"], ["diff", "x"], ["history", "t", "1"], ["events"],
         ["events", "--follow"], ["purge", "--yes"], ["erase", "t", "1", "--reason", "r", "--yes"],
