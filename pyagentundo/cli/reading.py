@@ -58,18 +58,17 @@ def log(selection: Chosen, limit: int, held: bool, as_json: bool) -> None:
     """
     condition, values = selection.where()
     with connected() as conn:
-        if not _queries.readable(conn, "invocations"):
-            _tell_an_app(selection)
-            if held:
-                raise NotPermitted(
-                    "Only operators and auditors are told what is held.", hint="Leave --held out."
-                )
+        whole = _queries.readable(conn, "invocations")
+        if not whole:
+            _refuse_an_app(selection, held=held)
         if held:
             condition += " and i.id = any (%(held)s)"
             values = {**values, "held": list(_queries.holds(conn))}
+        rows = _queries.invocations(conn, condition, values, limit + 1)
+        if not (whole or selection.scope):
+            notice("only what belongs to no scope; --scope names one")
         if selection.ids:
             _tell_unknown(conn, selection)
-        rows = _queries.invocations(conn, condition, values, limit + 1)
         holds = _queries.holds(conn, [row["id"] for row in rows])
         purged = _queries.purged(conn, [x["id"] for x in rows if not (x["rows"] or x["undoable"])])
     rows = [
@@ -107,14 +106,21 @@ def _is_default(option: str) -> bool:
     return source is ParameterSource.DEFAULT
 
 
-def _tell_an_app(selection: Chosen) -> None:
-    """Say what is left out because the role is told of one scope only."""
+def _refuse_an_app(selection: Chosen, *, held: bool) -> None:
+    """Refuse what an app is not told.
+
+    Raises:
+        NotPermitted: it chooses by role, or asks what is held.
+
+    """
+    if held:
+        raise NotPermitted(
+            "Only operators and auditors are told what is held.", hint="Leave --held out."
+        )
     if selection.filters.role:
         raise NotPermitted(
             "Only operators and auditors may choose by role.", hint="Choose by --actor."
         )
-    if not selection.scope:
-        notice("only what belongs to no scope; --scope names one")
 
 
 @click.command()
