@@ -28,6 +28,8 @@ _EXIT_CODES: list[tuple[type[errors.AgentUndoError], int]] = [
     (errors.GuardedStatement, REFUSED),
     (errors.InvocationClosed, REFUSED),
 ]
+#: What the server says of a name under which there is no table.
+_NO_TABLE = (pg.UndefinedTable, pg.InvalidSchemaName, pg.InvalidName)
 _FIRST_ROW = re.compile("(?<=would overwrite later work or break a constraint): .*", re.DOTALL)
 
 
@@ -71,7 +73,7 @@ class ErrorGroup(click.Group):
             hint = _hints.spoken(error.diag.message_hint, ctx.invoked_subcommand)
             if hint is None and isinstance(error, pg.InsufficientPrivilege):
                 hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("standing"))
-            if isinstance(error, pg.UndefinedTable):
+            if isinstance(error, _NO_TABLE):
                 hint = hint or _hints.NO_TABLE
             if isinstance(error, pg.DataError) and ctx.invoked_subcommand in ("history", "erase"):
                 hint = hint or _hints.NO_KEY

@@ -48,7 +48,8 @@ LOOK = '"agentundo plan --rows" with the same options shows every row.'
 NO_KEY = "The key columns have other types: give a value that each of them can hold."
 NO_TABLE = (
     'Write it with its schema, such as sales.deals; "agentundo status" lists what is tracked. Names'
-    " with capitals have to be quoted."
+    " with capitals or spaces are quoted as in SQL, and in a shell once more:"
+    " 'sales.\"My Deals\"'."
 )
 
 # A table's name, where there is one, is the first group.

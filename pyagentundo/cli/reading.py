@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
+import psycopg
 from click.core import ParameterSource
 
 from pyagentundo._json import dumps
@@ -202,7 +205,8 @@ def history(
     screen = Screen.of(colour=colour)
     with connected() as conn:
         wanted = key_of(conn, table, key)
-        rows = _queries.row_history(conn, table, wanted, scope)
+        with explaining_key(key, wanted):
+            rows = _queries.row_history(conn, table, wanted, scope)
         version = _queries.row_version(conn, table, wanted) if rows else None
         keyed = bool(_queries.key_columns(conn, table))
         whole = _queries.is_captured_whole(conn, table)
@@ -212,6 +216,8 @@ def history(
         _show_history.show_history(screen, rows, version=version, keyed=keyed, whole=whole)
     else:
         screen.line(f"no captured versions of {printable(table)} {key_text(wanted)}")
+    if not rows:
+        tell_mistaken(key, wanted)
 
 
 def key_of(conn: Connection, table: str, words: tuple[str, ...]) -> dict[str, Any]:
@@ -242,6 +248,29 @@ def key_of(conn: Connection, table: str, words: tuple[str, ...]) -> dict[str, An
         return {columns[0]: words[0]}
     wanted = " ".join(f"{name}=VALUE" for name in columns) or "a JSON object of all its columns"
     raise click.UsageError(f"This is not a key of {table}. Give {wanted}.")
+
+
+def tell_mistaken(words: tuple[str, ...], key: dict[str, Any]) -> None:
+    """Say that what looks like a column with its value was taken for a value.
+
+    Args:
+        words: the key of a row as it was typed.
+        key: as `key_of` read it.
+
+    """
+    name, sign, _ = words[0].partition("=")
+    if len(words) == 1 and sign and name.isidentifier() and words[0] in key.values():
+        notice(f"no key column {name}; the key is ({', '.join(key)})")
+
+
+@contextmanager
+def explaining_key(words: tuple[str, ...], key: dict[str, Any]) -> Iterator[None]:
+    """Say the same when the server could not read the value."""
+    try:
+        yield
+    except psycopg.DataError:
+        tell_mistaken(words, key)
+        raise
 
 
 COMMANDS = [log, show, diff, history]

@@ -262,6 +262,12 @@ def test_history_of_a_row(deals: Connection, cli: Run) -> None:
     # A text that holds a sign is a key as well: what it was taken for is said.
     said = cli("history", "deals", "code=x").stdout
     assert said == "no captured versions of deals id=code=x\n"
+    for options in ([], ["--json"]):
+        told = cli("history", "deals", "stage=Won", *options).stderr
+        assert told == "note: no key column stage; the key is (id)\n"
+        assert cli("history", "deals", "id=stage=Won", *options).stderr == ""
+    told = cli("erase", "deals", "stage=Won", "--reason", "r", "--yes").stderr
+    assert told.endswith("\nnote: no key column stage; the key is (id)\n")
 
 
 def test_history_tells_what_it_has_missed(deals: Connection, cli: Run) -> None:
@@ -371,11 +377,14 @@ def test_history_of_what_is_none(deals: Connection, cli: Run) -> None:
         'error: invalid input syntax for type integer: "abc"\n'
         "  hint: The key columns have other types: give a value that each of them can hold.\n"
     )
+    for command in (["history"], ["erase", "--reason", "r", "--yes"]):
+        said = cli(*command, "public.meetings", "deal=D-881", code=1).stderr
+        assert said.startswith("note: no key column deal; the key is (id)\nerror: invalid input")
     said = cli("history", "public.none", "1", code=1).stderr
     assert said == (
         'error: relation "public.none" does not exist\n  hint: Write it with its schema, such as'
-        ' sales.deals; "agentundo status" lists what is tracked. Names with capitals have to be'
-        " quoted.\n"
+        ' sales.deals; "agentundo status" lists what is tracked. Names with capitals or spaces'
+        " are quoted as in SQL, and in a shell once more: 'sales.\"My Deals\"'.\n"
     )
     said = cli("history", "public.deals", '{"x": 1}', code=1).stderr
     assert "this is not a key of public.deals" in said
