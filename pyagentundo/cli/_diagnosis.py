@@ -176,7 +176,8 @@ def remarks_on(conn: Connection, role: str, *, to_be: str | None = None) -> list
                 "Give the agent a role of its own.",
             )
         )
-    if to_be is None and not (agent or app or operator):
+    # For a superuser, whatever it is granted, what is said of its tables holds.
+    if to_be is None and not (agent or app or operator or about["superuser"]):
         found.append(
             finding(
                 "info",

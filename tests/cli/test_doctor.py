@@ -304,6 +304,8 @@ def test_superusers_and_foreign_tables(deals: Connection, cli: Run, make_role: M
     root = make_role("superuser")
     said = cli("doctor", "--role", root, code=1).stdout
     assert "a superuser can switch capture off" in said
+    assert "agentundo grant" not in said
+    assert "is no agent" not in said
     assert f"reversible: 0 of the 2 tables {root} can write" in said
     bot = make_role("replication", member_of="agentundo_agent")
     deals.execute(
