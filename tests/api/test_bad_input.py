@@ -314,7 +314,11 @@ CASES: list[tuple[str, Callable[[AgentUndo], Any], str]] = [
     ("large step", lambda u: u.record(step=2**40), "step is 1099511627776, not a whole"),
     ("bool step", lambda u: u.record(step=True), "step is True, not a whole number"),
     ("tier", lambda u: u.record(tier="huge"), "there is no tier 'huge'"),  # type: ignore[arg-type]
-    ("input", lambda u: u.record(input={"x": object()}), "input holds a object, which is no JSON"),
+    (
+        "input",
+        lambda u: u.record(input={"x": object()}),
+        "input holds something of type object, which",
+    ),
     ("key", lambda u: u.record(input={1: 2}), "input has the key 1, which is no text"),
     ("meta", lambda u: u.record(meta=["a\0"]), "meta contains the character NUL"),
     ("nothing", lambda u: u.plan([]), "No invocation was named"),
@@ -337,9 +341,9 @@ CASES: list[tuple[str, Callable[[AgentUndo], Any], str]] = [
     ("naive time", lambda u: u.record_effect("x", "m", undo_by=datetime(2026, 1, 1)), "time zone"),
     ("huge number", lambda u: u.record(input=Decimal("1E+200000")), "more digits than PostgreSQL"),
     ("tiny number", lambda u: u.record(input=[Decimal("1E-20000")]), "more digits than PostgreSQL"),
-    ("a text", lambda u: u.log("run-1"), "A str is no Selection"),  # type: ignore[arg-type]
+    ("a text", lambda u: u.log("run-1"), "Something of type str is no Selection"),  # type: ignore[arg-type]
     ("two ways", lambda u: u.log(Selection(), run="r"), "A Selection was given, and run beside it"),
-    ("runs", lambda u: u.runs("run-1"), "A str is no Selection"),  # type: ignore[arg-type]
+    ("runs", lambda u: u.runs("run-1"), "Something of type str is no Selection"),  # type: ignore[arg-type]
     ("calls", lambda u: list(u.invocations(Selection(), tool="t")), "given, and tool beside it"),
 ]
 #: For each method what it needs, and all the texts, numbers and truths that it takes.
@@ -513,7 +517,10 @@ def test_result_that_is_no_json_rolls_back(
     undo: AgentUndo, db: Connection, conn: Connection
 ) -> None:
     before = snapshot(db, TABLE)
-    with pytest.raises(UsageError, match="result holds a object"), undo.invocation(conn) as inv:
+    with (
+        pytest.raises(UsageError, match="result holds something of type object"),
+        undo.invocation(conn) as inv,
+    ):
         conn.execute(WIN)
         inv.result = {"deal": object()}
     assert undo.get(inv.id).status == "failed"
