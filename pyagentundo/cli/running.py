@@ -55,7 +55,7 @@ def exec_(
     native bindings and most others. It does not pass a pooler such as PgBouncer, and drivers with a
     protocol of their own (JDBC, asyncpg, pgx) do not read it. At the end it says what was captured
     and how to take it back; also what the role wrote meanwhile under another id, because a program
-    may tag itself.
+    may tag itself. Rows are captured, changes of tables themselves (CREATE, ALTER, DROP) are not.
 
     A program that has no address of its own in PGHOST, PGDATABASE and the like is given that of
     --dsn or of the environment.
