@@ -36,6 +36,7 @@ def spoken(hint: str | None) -> str | None:
     if hint is None:
         return None
     hint = _ARGUMENT.sub(r"\1=", _CALL.sub(r"\1(", hint))
+    hint = hint.replace("Give a JSON object with", "Give a dict with")
     return hint.replace("=true", "=True").replace("=false", "=False").replace("=null", "=None")
 
 

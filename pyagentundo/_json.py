@@ -144,7 +144,9 @@ def _encode(value: Any, what: str) -> str:
         return _encode({name: getattr(value, name) for name in names}, what)
     if callable(getattr(value, "model_dump", None)):
         return _encode(value.model_dump(), what)
-    raise UsageError(f"{what} holds a {type(value).__qualname__}, which is no JSON.", hint=_HINT)
+    raise UsageError(
+        f"{what} holds something of type {type(value).__qualname__}, which is no JSON.", hint=_HINT
+    )
 
 
 def _number(value: Decimal, what: str) -> str:

@@ -124,7 +124,9 @@ UNCOVERED = (
     "select distinct u from agentundo.invocations i cross join unnest(i.uncovered) u"
     " where i.id = any (%(ids)s::text[]) order by 1"
 )
-#: Whether the role may run the two above. Apps may not read the views.
+#: Fails if one of them was purged; no view tells which.
+KNOWN = "select count(*) from agentundo.effects_of(%(ids)s::text[])"
+#: Whether the role may run EFFECTS and UNCOVERED. Apps may not read the views.
 MAY_ASK = (
     "select pg_catalog.has_function_privilege('agentundo.effects_of(text[], text)', 'execute'),"
     " pg_catalog.has_table_privilege('agentundo.invocations', 'select')"
@@ -169,10 +171,13 @@ def log(selection: Selection, *, limited: bool) -> str:
 
 
 def ids(selection: Selection) -> str:
-    """Return a query for the ids that a selection means when it is to be undone."""
+    """Return a query for the ids that a selection means when it is to be undone.
+
+    And whether nothing that they wrote is there: some of those may have been purged.
+    """
     return (
-        f"select i.id from agentundo.invocations i where {selection.where()} and {NO_REVERTS}"
-        " order by i.created_at, i.id"
+        "select i.id, i.first_write_at is null from agentundo.invocations i"
+        f" where {selection.where()} and {NO_REVERTS} order by i.created_at, i.id"
     )
 
 

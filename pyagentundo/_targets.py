@@ -43,6 +43,20 @@ def ids(what: Any) -> list[str]:
     return found
 
 
+def require_filter(what: Selection) -> None:
+    """Refuse a selection without any filter: everybody's calls are read like that, not undone.
+
+    Raises:
+        UsageError: nothing was chosen, perhaps because a variable is None.
+
+    """
+    if not what.given():
+        raise UsageError(
+            "The Selection has no filter, so it would mean every call of the database.",
+            hint="Give one that is not None: run=..., actor=..., since=...; or the ids.",
+        )
+
+
 def require_some(found: list[str]) -> list[str]:
     """Return what a selection found.
 

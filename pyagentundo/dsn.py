@@ -20,6 +20,10 @@ from pyagentundo.errors import DsnError
 
 #: Looked at in this order when no DSN is given; after them libpq's own PGHOST, PGDATABASE, …
 ENVIRONMENT = ("AGENTUNDO_DATABASE_URL", "DATABASE_URL")
+#: Those of libpq that name a database.
+ADDRESS = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE")
+_LIBPQ = "libpq's environment"
+_SECRET = ("password", "sslpassword")
 
 _URL = re.compile(r"^([a-z][a-z0-9.-]*)(\+[a-z0-9_]+)?://", re.IGNORECASE)
 _EXAMPLE = (
@@ -45,7 +49,7 @@ def choose(dsn: str | None = None, *, given: str = "the DSN") -> tuple[str, str]
         value = os.environ.get(name)
         if value:
             return value, name
-    return "", "libpq's environment"
+    return "", _LIBPQ
 
 
 def normalise(dsn: str, *, source: str = "the DSN") -> str:
@@ -87,6 +91,19 @@ def describe(dsn: str) -> str:
     name = parts.get("dbname") or os.environ.get("PGDATABASE")
     database = f'database "{name}"' if name else "the default database"
     return f"{database} on {host}:{port}"
+
+
+def without_secrets(dsn: str) -> str:
+    """Return a DSN as it was given, or without its password in libpq's form.
+
+    Raises:
+        DsnError: it cannot be read.
+
+    """
+    parts = conninfo_to_dict(normalise(dsn))
+    if not any(name in parts for name in _SECRET):
+        return dsn
+    return make_conninfo("", **{name: parts[name] for name in parts if name not in _SECRET})
 
 
 def connect(
@@ -131,9 +148,11 @@ def prepare(
 
 def unreachable(conninfo: str, source: str, error: psycopg.Error) -> DsnError:
     """Return what to raise when nobody answers at an address."""
+    hint = f"The address came from {source}."
+    if source == _LIBPQ and not any(os.environ.get(name) for name in ADDRESS):
+        hint = "No database was named: set AGENTUNDO_DATABASE_URL, or give the DSN."
     return DsnError(
-        f"Cannot connect to {describe(conninfo)}: {' '.join(str(error).split())}",
-        hint=f"The address came from {source}.",
+        f"Cannot connect to {describe(conninfo)}: {' '.join(str(error).split())}", hint=hint
     )
 
 

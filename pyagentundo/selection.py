@@ -88,7 +88,7 @@ def selected(selection: Selection | None, given: dict[str, Any]) -> Selection:
         return Selection(**given)
     if not isinstance(selection, Selection):
         raise UsageError(
-            f"A {type(selection).__qualname__} is no Selection.",
+            f"Something of type {type(selection).__qualname__} is no Selection.",
             hint="Give a Selection, or its arguments by name, such as run=...; get() takes an id.",
         )
     if given:

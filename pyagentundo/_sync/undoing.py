@@ -13,6 +13,7 @@ from pyagentundo._sync.base import Base
 from pyagentundo._sync.cursors import pages
 from pyagentundo._sync.units import Connection, fetch
 from pyagentundo._targets import Target
+from pyagentundo.errors import UndoExpired
 from pyagentundo.results import Plan, PlanCount, PlanRow, RevertResult
 from pyagentundo.selection import Selection
 
@@ -23,8 +24,9 @@ class Undoing(Base):
     """Plans and reverts.
 
     What is to be undone is an id, several ids, an `Invocation` or several, or a `Selection`; it is
-    always one unit, whose members never conflict with each other. A `Selection` needs a role that
-    may read the log: agentundo_operator or agentundo_auditor.
+    always one unit, whose members never conflict with each other. A `Selection` needs a filter, and
+    a role that may read the log: agentundo_operator or agentundo_auditor. It leaves out what was
+    purged; only where that is all of it, and where ids were named, it is an error.
 
     Every method takes ``conn``: the call then belongs to the transaction that is open there.
     Without it each call is a READ COMMITTED transaction of its own, committed on return and tried
@@ -297,8 +299,30 @@ def _ids(conn: Connection, what: Target) -> list[str]:
     """Return the ids meant; those that were named as they are, the server knows them or not."""
     if not isinstance(what, Selection):
         return _targets.ids(what)
+    _targets.require_filter(what)
     found = fetch(conn, _statements.ids(what), what.given())
-    return _targets.require_some([one for (one,) in found])
+    chosen = _targets.require_some([one for one, _ in found])
+    expired = _expired(conn, [one for one, is_empty in found if is_empty])
+    # Where nothing is left the server says when it was purged.
+    return [one for one in chosen if one not in expired] or chosen
+
+
+def _expired(conn: Connection, ids: list[str]) -> set[str]:
+    """Return which of these were purged: the server refuses them, alone and together."""
+    found: set[str] = set()
+    left = [ids] if ids else []
+    while left:
+        some = left.pop()
+        try:
+            with conn.transaction():
+                fetch(conn, _statements.KNOWN, {"ids": some})
+        except UndoExpired:
+            if len(some) == 1:
+                found.update(some)
+            else:
+                middle = len(some) // 2
+                left += [some[:middle], some[middle:]]
+    return found
 
 
 def _call(conn: Connection, function: str, what: Any, options: dict[str, Any]) -> list[Any]:

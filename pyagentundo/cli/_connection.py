@@ -72,10 +72,24 @@ def connected(*, check: bool = True) -> Iterator[Connection]:
                 installer.require(conn)
                 conn.add_notice_handler(notice_of)
             yield conn
-        except (psycopg.Error, errors.NotPermitted) as error:
-            if isinstance(error, errors.NotPermitted) or error.sqlstate in _REFUSALS:
-                # What to advise hangs on what the role is already; afterwards nobody can ask.
-                with contextlib.suppress(psycopg.Error):
-                    shared = click.get_current_context().ensure_object(dict)
+        except (psycopg.Error, errors.AgentUndoError) as error:
+            # What to advise hangs on what is there; afterwards nobody can ask.
+            shared = click.get_current_context().ensure_object(dict)
+            with contextlib.suppress(psycopg.Error):
+                if error.sqlstate in _REFUSALS:
                     shared["standing"] = Standing.of(conn)
+                elif error.sqlstate == errors.InvocationNotFound.sqlstate:
+                    shared["run"] = _run_meant(conn, str(error))
             raise
+
+
+def _run_meant(conn: Connection, message: str) -> str | None:
+    """Return the id that was not found if a run has it, of which the role may be told."""
+    given = click.get_current_context().params
+    for one in [*(given.get("ids") or []), given.get("invocation")]:
+        if one is not None and f"'{one}'" in message:
+            rows = conn.execute(
+                "select from agentundo.undoable(%s, %s, 1)", [given.get("scope"), one]
+            ).fetchall()
+            return one if rows else None
+    return None

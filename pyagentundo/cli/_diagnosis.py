@@ -176,7 +176,8 @@ def remarks_on(conn: Connection, role: str, *, to_be: str | None = None) -> list
                 "Give the agent a role of its own.",
             )
         )
-    if to_be is None and not (agent or app or operator):
+    # For a superuser, whatever it is granted, what is said of its tables holds.
+    if to_be is None and not (agent or app or operator or about["superuser"]):
         found.append(
             finding(
                 "info",
@@ -278,6 +279,7 @@ def writable_tables(conn: Connection, role: str, found: list[dict[str, Any]]) ->
     superuser = conn.execute(_ROLE, [role]).fetchall()[0]["superuser"]
     tables = conn.execute(_WRITABLE.encode(), {"role": role}).fetchall()
     for table in tables:
+        table["health"] = _hints.spoken(table["health"])  # as findings are, to be compared
         table["why_not"], table["hint"] = _why_not(table, role, found, superuser=superuser)
         table["reversible"] = table["why_not"] is None
     return tables
@@ -322,5 +324,8 @@ def of_tables(tables: list[DictRow], role: str) -> list[dict[str, Any]]:
 
 
 def of_database(conn: Connection) -> list[dict[str, Any]]:
-    """Return what check() finds, its hints in the words of the command line."""
-    return [{**row, "hint": _hints.spoken(row["hint"])} for row in _queries.findings(conn)]
+    """Return what check() finds, in the words of the command line."""
+    return [
+        {**row, "problem": _hints.spoken(row["problem"]), "hint": _hints.spoken(row["hint"])}
+        for row in _queries.findings(conn)
+    ]

@@ -12,7 +12,7 @@ from psycopg import errors as pg
 
 from pyagentundo import errors
 from pyagentundo.cli import _hints, _streams
-from pyagentundo.cli._reasons import OF_TABLE, REASONS
+from pyagentundo.cli._reasons import OF_TABLE, REASONS, TABLE_GONE
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._tables import count, key_text, moment
 
@@ -28,6 +28,8 @@ _EXIT_CODES: list[tuple[type[errors.AgentUndoError], int]] = [
     (errors.GuardedStatement, REFUSED),
     (errors.InvocationClosed, REFUSED),
 ]
+#: What the server says of a name under which there is no table.
+_NO_TABLE = (pg.UndefinedTable, pg.InvalidSchemaName, pg.InvalidName)
 _FIRST_ROW = re.compile("(?<=would overwrite later work or break a constraint): .*", re.DOTALL)
 
 
@@ -56,6 +58,11 @@ class ErrorGroup(click.Group):
                 hint = (
                     _hints.not_for_agents(ctx.invoked_subcommand, ctx.obj.get("standing")) or hint
                 )
+            if isinstance(error, errors.VersionMismatch):
+                hint = _hints.there(hint, ctx.obj.get("dsn"))
+            run = ctx.obj.get("run")
+            if isinstance(error, errors.InvocationNotFound) and run is not None:
+                hint = _hints.is_run(run, ctx.invoked_subcommand)
             # The message also names the first row, for those who see nothing else.
             message = _FIRST_ROW.sub("", error.message) if lines else error.message
             complain(_hints.in_words(message), [*lines, *_done_before()], hint)
@@ -66,7 +73,7 @@ class ErrorGroup(click.Group):
             hint = _hints.spoken(error.diag.message_hint, ctx.invoked_subcommand)
             if hint is None and isinstance(error, pg.InsufficientPrivilege):
                 hint = _hints.missing_right(ctx.invoked_subcommand, ctx.obj.get("standing"))
-            if isinstance(error, pg.UndefinedTable):
+            if isinstance(error, _NO_TABLE):
                 hint = hint or _hints.NO_TABLE
             if isinstance(error, pg.DataError) and ctx.invoked_subcommand in ("history", "erase"):
                 hint = hint or _hints.NO_KEY
@@ -126,15 +133,17 @@ def describe_conflict(conflict: Mapping[str, Any]) -> str:
         line += f" [{columns}]"
     if conflict.get("constraint"):
         line += f" [{conflict['constraint']}]"
-    if reason in REASONS:
+    if conflict.get("table_gone"):
+        line += f" - {TABLE_GONE}"
+    elif reason in REASONS:
         said = OF_TABLE.get(reason) if conflict.get("in_the_way") else None
         line += f" - {said.format(conflict['in_the_way']) if said else REASONS[reason]}"
     if "by" in conflict:
-        line += f" by {_who(conflict['by'])}"
+        line += f" by {who(conflict['by'])}"
     return line.removesuffix(",")
 
 
-def _who(writer: Mapping[str, Any] | None) -> str:
+def who(writer: Mapping[str, Any] | None) -> str:
     """Return who wrote a row, and when, as far as history knows."""
     if writer is None:
         return "somebody, not captured"

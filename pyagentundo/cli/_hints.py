@@ -12,8 +12,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyagentundo import dsn as dsns
 from pyagentundo.cli._reasons import CAUSED, WRITTEN
 from pyagentundo.cli._standing import Standing
+from pyagentundo.cli._tables import count
 
 _NAMED = r"E?'((?:[^']|'')*)'"
 
@@ -46,7 +48,8 @@ LOOK = '"agentundo plan --rows" with the same options shows every row.'
 NO_KEY = "The key columns have other types: give a value that each of them can hold."
 NO_TABLE = (
     'Write it with its schema, such as sales.deals; "agentundo status" lists what is tracked. Names'
-    " with capitals have to be quoted."
+    " with capitals or spaces are quoted as in SQL, and in a shell once more:"
+    " 'sales.\"My Deals\"'."
 )
 
 # A table's name, where there is one, is the first group.
@@ -86,7 +89,6 @@ _TEXTS: list[tuple[str, str]] = [
         "Give reverted_by => the person whose decision this is.",
         "Say whose decision this is: --by PERSON.",
     ),
-    ("Give reverted_by and reason:", "Add --by PERSON and --reason TEXT:"),
     (
         "Check the id and the scope; agentundo.undoable() lists what there is.",
         'Check the id and --scope; "agentundo log" lists what there is.',
@@ -130,7 +132,15 @@ _TEXTS: list[tuple[str, str]] = [
     ("Begin a new transaction and call revert again.", "Run the command again."),
     ("Call revert again.", "Run the command again."),
     ("Call it as a statement of its own, in a transaction of its own.", "Run the command again."),
+    ("followed only by agentundo.sync()", 'followed only by "agentundo sync"'),
+    ("followed only by sync()", 'followed only by "agentundo sync"'),
+    ("its history stays until purge()", 'its history stays until "agentundo purge"'),
+    (
+        "begin anew with untrack(..., false) and track()",
+        'begin anew with "agentundo untrack TABLE --drop-history" and "agentundo track TABLE"',
+    ),
     ("call agentundo.sync() after", 'run "agentundo sync" after'),
+    ("or give the DSN.", "or give --dsn."),
     ("Give a JSON object with the key columns:", "Give COLUMN=VALUE for each of the key columns:"),
     ("Steps count from 1.", "--from-step counts from 1."),
     (
@@ -170,6 +180,8 @@ _NEEDED = {
 def spoken(hint: str | None, command: str | None = None) -> str | None:
     """Return a hint of the server, or of this package, in the words of the command line.
 
+    What check() finds and what is noted beside an answer is put into them, too.
+
     Args:
         hint: as it came; None stays None.
         command: the name of the command that failed, None when it does not matter.
@@ -185,6 +197,27 @@ def spoken(hint: str | None, command: str | None = None) -> str | None:
         # A single key column needs no name.
         hint = re.sub(r"(key columns: \w+)\.$", r"\1, or the value alone.", hint)
     return in_words(hint)
+
+
+def there(hint: str | None, dsn: str | None) -> str | None:
+    """Return a hint that ends with a command, for the database that was given.
+
+    Args:
+        hint: such as ``Run: agentundo install``.
+        dsn: what --dsn said; its password is not shown.
+
+    """
+    if dsn is None or hint is None or not hint.startswith("Run: agentundo "):
+        return hint
+    return f"{hint} --dsn {shlex.quote(dsns.without_secrets(dsn))}"
+
+
+def is_run(run: str, command: str | None) -> str:
+    """Return what to do with the id of a run where that of a call was expected."""
+    option = f"--run {shlex.quote(run)}"
+    if command in ("log", "plan", "revert"):
+        return f"{run} is a run, not a call: give it as {option}."
+    return f"{run} is a run, not a call: agentundo log {option} lists its calls."
 
 
 def in_words(message: str) -> str:
@@ -219,13 +252,31 @@ def merge_may_help(how: Mapping[str, Any], conflicts: Sequence[Mapping[str, Any]
     return not how.get("merge") and not reasons.isdisjoint({"row_changed", "row_rewritten"})
 
 
-def unasked(rows: int) -> str:
-    """Say that of some rows in the way nobody looked up who wrote them."""
-    which = "row in the way was" if rows == 1 else "rows in the way were"
+def unasked(rows: int, *, which: str = "in the way") -> str:
+    """Say that of some rows nobody looked up who wrote them.
+
+    Args:
+        rows: how many.
+        which: what is to be said of them.
+
+    """
+    these = f"row {which} was" if rows == 1 else f"rows {which} were"
     return (
-        f"For lack of time {rows:,} {which} not looked up: agentundo history TABLE KEY says who"
+        f"For lack of time {rows:,} {these} not looked up: agentundo history TABLE KEY says who"
         " wrote one."
     )
+
+
+def _lost(conflict: Mapping[str, Any]) -> str | None:
+    """Return why nothing ever brings a row back; None where something may."""
+    if conflict.get("reason") == "erased":
+        return "What was erased can never go back."
+    return "Into a table that is gone nothing goes back." if conflict.get("table_gone") else None
+
+
+def never(conflicts: Sequence[Mapping[str, Any]], total: int) -> str | None:
+    """Return what to say of an undo where later work and constraints are not what stops it."""
+    return f"{count(total, 'row')} cannot go back" if any(map(_lost, conflicts)) else None
 
 
 def ways_out(
@@ -255,6 +306,9 @@ def ways_out(
     if mode != "force" and reasons <= {*WRITTEN}:
         ways.append(_FORCE)
     verb = "Add" if mode == "abort" else "Instead use"
+    lost = sorted({why for why in map(_lost, conflicts) if why})
+    if lost:  # whatever else is in the way, only without these rows anything goes back
+        return f"{' '.join(lost)} {verb} {_SKIP_LESS if merge is Helps.SOME else _SKIP}."
     options = " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
     if mode == "force":
         return f"{_FORCE_FAILS}. {_REMOVE}, or instead use {options}."

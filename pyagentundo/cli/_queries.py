@@ -119,12 +119,16 @@ def invocations(
 
 def of_run(
     conn: Connection, run: str, scope: str | None, from_step: int | None = None
-) -> list[str]:
-    """Return the ids of a run within a scope, from a step on. Any role but an agent's may ask."""
-    query = f"select id from {_TOLD} i where coalesce(i.step >= %(from_step)s, true)"
+) -> tuple[list[str], set[str]]:
+    """Return the ids of a run within a scope, from a step on, and which of these were purged.
+
+    Any role but an agent's may ask.
+    """
+    query = f"select id, rows, status from {_TOLD} i where coalesce(i.step >= %(from_step)s, true)"
     values = {"run": run, "scope": scope, "from_step": from_step}
     rows = conn.execute(query.encode(), {**values, "most": _most(values)}).fetchall()
-    return [row["id"] for row in rows]
+    gone = {row["id"] for row in rows if row["status"] == "expired" and not row["rows"]}
+    return [row["id"] for row in rows], gone
 
 
 def _most(values: dict[str, Any]) -> int:
@@ -140,10 +144,15 @@ def invocation(conn: Connection, id: str) -> DictRow:  # noqa: A002 - as the col
     """
     found = conn.execute("select * from agentundo.invocations where id = %s", [id]).fetchall()
     if not found:
-        raise InvocationNotFound(
-            f"There is no call {id!r}.", hint='"agentundo log" lists what there is.'
-        )
+        raise unknown(id)
     return found[0]
+
+
+def unknown(id: str) -> InvocationNotFound:  # noqa: A002
+    """Return what to raise where there is no such invocation."""
+    return InvocationNotFound(
+        f"There is no call {id!r}.", hint='"agentundo log" lists what there is.'
+    )
 
 
 def holds(conn: Connection, ids: Sequence[str] | None = None) -> dict[str, DictRow]:
@@ -175,20 +184,26 @@ def holds(conn: Connection, ids: Sequence[str] | None = None) -> dict[str, DictR
 def purged(conn: Connection, ids: Sequence[str]) -> set[str]:
     """Return of which of these invocations the history was purged.
 
-    No view tells. A plan refuses them, before it reads anything.
+    No view tells. The server refuses them, alone and together with others.
 
     Args:
         conn: a role that may read the views; without an open transaction.
         ids: those that have no changes any more.
 
     """
-    found = set()
-    for id in ids:  # noqa: A001
+    found: set[str] = set()
+    left = [list(ids)] if ids else []
+    while left:
+        some = left.pop()
         try:
             with errors.translated():
-                conn.execute("select from agentundo.plan(%s::text)", [id])
+                conn.execute("select count(*) from agentundo.effects_of(%s::text[])", [some])
         except errors.UndoExpired:
-            found.add(id)
+            if len(some) == 1:
+                found.update(some)
+            else:
+                middle = len(some) // 2
+                left += [some[:middle], some[middle:]]
         except (psycopg.Error, errors.AgentUndoError):
             continue
     return found
@@ -334,6 +349,26 @@ def told_of(conn: Connection, ids: Sequence[str], scope: str | None) -> list[Dic
     return conn.execute(query.encode(), values).fetchall()
 
 
+def reverts_of(conn: Connection, ids: Sequence[str], scope: str | None) -> list[DictRow]:
+    """Return which reverts have taken these back, the newest first: ``id``, ``at``, ``by``.
+
+    A role that may not read the views is told that there is one, and no more.
+    """
+    if readable(conn, "invocations"):
+        query = (
+            "select distinct revert_id as id, reverted_at as at, reverted_by as by"
+            " from agentundo.invocations where id = any (%(ids)s) and revert_id is not null"
+            " order by at desc"
+        )
+    else:
+        query = (
+            "select distinct null::text as id, null::timestamptz as at, null::text as by"
+            f" from {_TOLD} i where id = any (%(ids)s) and status = 'already_reverted'"
+        )
+    values = {"ids": list(ids), "scope": scope, "run": None, "most": _NEWEST}
+    return conn.execute(query.encode(), values).fetchall()
+
+
 def standing_revert(conn: Connection, id: str) -> tuple[str | None, list[str]]:  # noqa: A002
     """Return the newest revert of an invocation that stands, and all that it took back.
 
@@ -397,6 +432,38 @@ def add_writers(
     except (psycopg.Error, errors.AgentUndoError):
         pass
     return len(wanted) - done
+
+
+def mark_gone(conn: Connection, conflicts: Sequence[dict[str, Any]]) -> None:
+    """Put ``table_gone`` to the rows that cannot go back because their table is no more."""
+    unfit = [row for row in conflicts if row.get("reason") == "schema_changed"]
+    there = live_columns(conn, sorted({str(row.get("relation")) for row in unfit}))
+    for row in unfit:
+        if row.get("relation") and row["relation"] not in there:
+            row["table_gone"] = True
+
+
+def overwritten(
+    conn: Connection, how: Mapping[str, Any], most: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """Return how many rows an undo by force would overwrite, and the first ones as conflicts are.
+
+    Args:
+        conn: any role that may plan.
+        how: the arguments of ``plan``.
+        most: so many of them.
+
+    """
+    query, given = _called("plan", dict(how))
+    query = sql.SQL(
+        "select p.relation, p.key, p.detail ->> 'forced' as reason, p.columns, p.invocation,"
+        " count(*) over () as total from ({}) p where p.status = 'ok' and p.detail ? 'forced'"
+        " limit %(most)s"
+    ).format(query)
+    rows = conn.execute(query, {**given, "most": most}).fetchall()
+    return (rows[0]["total"] if rows else 0), [
+        {name: value for name, value in row.items() if name != "total"} for row in rows
+    ]
 
 
 def _add_writer(conn: Connection, conflict: dict[str, Any], scope: str | None) -> None:

@@ -115,7 +115,8 @@ def _lines(ran: Ran) -> Iterator[str]:
             yield "A program that tags itself is captured under its own ids: agentundo revert ID"
     elif not found:
         yield (
-            "  It wrote to no tracked table, or its driver does not read PGOPTIONS, or a pooler is"
+            "  It wrote to no tracked table, or changed only tables themselves (CREATE, ALTER,"
+            " DROP), which is not captured; or its driver does not read PGOPTIONS, or a pooler is"
             " in between."
         )
 

@@ -14,8 +14,10 @@ REASONS = {
     "schema_changed": "its former values do not fit the table any more",
     "constraint": "a constraint does not let it back",
     "not_visible": "row-level security of the table applies to you",
-    "erased": "its history was erased",
+    "erased": "it was erased and can never go back",
 }
+#: Said instead where the table itself is no more.
+TABLE_GONE = "the table is gone"
 WRITTEN = ("row_changed", "row_rewritten", "row_deleted", "row_exists")
 #: What later calls may have caused, beside `WRITTEN`. A constraint is in the way, and its table.
 CAUSED = ("unique_taken", "has_dependents", "missing_parent")

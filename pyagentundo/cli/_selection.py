@@ -41,6 +41,7 @@ class Chosen:
         """
         mine = {name: options.pop(name) for name in _FILTERS if name in options}
         own = {f.name: options.pop(f.name) for f in fields(cls) if f.name in options}
+        own["ids"] = tuple(dict.fromkeys(own["ids"]))  # a call that is named twice is one
         if mine["from_step"] is not None and mine["run"] is None:
             raise click.UsageError("--from-step needs --run.")
         if mine["since"] and mine["until"] and mine["since"] >= mine["until"]:
@@ -83,7 +84,9 @@ class Chosen:
     def resolve(self, conn: Connection, *, aloud: bool = False) -> list[str]:
         """Return the ids to undo together.
 
-        Ids that were named are returned as they are: the server says which it does not know.
+        Ids that were named are returned as they are: the server says which it does not know. What
+        options choose and was purged is left out, and that is said; where there is nothing else,
+        the server refuses it.
 
         Args:
             conn: any role but an agent's.
@@ -100,13 +103,15 @@ class Chosen:
             return self._newest(conn, aloud=aloud)
         run = self.filters.run
         if run and self.filters.given().keys() <= {"run", "from_step", "scope"}:
-            found = _queries.of_run(conn, run, self.scope, self.filters.from_step)
+            found, gone = _queries.of_run(conn, run, self.scope, self.filters.from_step)
         elif _queries.readable(conn, "invocations"):
             condition, values = self.where()
             rows = _queries.invocations(conn, f"{condition} and {NO_REVERTS}", values)
             if self.is_newest:
                 rows = self._newest_of(rows, aloud=aloud)
             found = [row["id"] for row in rows]
+            empty = [row["id"] for row in rows if not (row["rows"] or row["undoable"])]
+            gone = _queries.purged(conn, empty)
         else:
             # It is told of the newest only, and would miss the older ones without knowing it.
             raise NotPermitted(
@@ -118,7 +123,7 @@ class Chosen:
                 "No call matches.",
                 hint='"agentundo log" lists what there is. Check what was typed, and --scope.',
             )
-        return found
+        return _without(found, gone)
 
     def _newest(self, conn: Connection, *, aloud: bool) -> list[str]:
         """Return the newest run of the scope, or its newest call, that can be undone."""
@@ -135,7 +140,7 @@ class Chosen:
         if newest["kind"] == "run":
             if aloud:
                 notice(f"the newest run is {printable(newest['id'])}")
-            return _queries.of_run(conn, newest["id"], self.scope)
+            return _without(*_queries.of_run(conn, newest["id"], self.scope))
         return [newest["id"]]
 
     def _newest_of(self, rows: list[DictRow], *, aloud: bool) -> list[DictRow]:
@@ -152,6 +157,15 @@ class Chosen:
         if aloud:
             notice(f"the newest run is {printable(newest['run'])}, of it what the options match")
         return [row for row in rows if row["run"] == newest["run"]]
+
+
+def _without(ids: list[str], gone: set[str]) -> list[str]:
+    """Return the ids of which something may go back, and say how many are left out."""
+    left = [one for one in ids if one not in gone]
+    if gone and left:
+        which = "call that matches was" if len(gone) == 1 else "calls that match were"
+        notice(f"{len(gone):,} {which} purged and cannot be undone any more: left out")
+    return left or ids
 
 
 #: How many of the newest invocations --last looks through for one that is not undone yet.

@@ -10,7 +10,7 @@ from typing import Any
 from psycopg.rows import DictRow
 
 from pyagentundo.cli import _hints
-from pyagentundo.cli._failures import conflict_lines
+from pyagentundo.cli._failures import conflict_lines, who
 from pyagentundo.cli._plans import ACTS, LEFT, Plan
 from pyagentundo.cli._screen import Screen, printable
 from pyagentundo.cli._tables import count, key_text, moment, value_text
@@ -24,6 +24,9 @@ _LONG = 100
 _DONE = {"rows_updated": "put back", "rows_deleted": "removed", "rows_inserted": "brought back"}
 #: What is said of a row that was not taken back.
 _LEFT = "Left as it is"
+#: What is said of a row that force overwrites, by what stood in its way.
+_OVERWRITES = "overwrites what was written since"
+_FORCED = {"row_deleted": "overwrites that it was deleted since"}
 _MERGED = ", but for columns that others have changed"
 _TO_DO = {"insert": "bring back", "delete": "remove", "update": "put back"}
 
@@ -39,6 +42,8 @@ def show_plan(screen: Screen, plan: Plan, rows: Iterable[DictRow] | None = None)
     """
     if not plan.counts:
         screen.line("Nothing to undo." if not plan.redo else "Nothing to do again.")
+        for one in plan.reverts:
+            screen.line(_reverted(one))
         _effects(screen, plan)
         return
     screen.line(_headline(plan), bold=True)
@@ -48,6 +53,7 @@ def show_plan(screen: Screen, plan: Plan, rows: Iterable[DictRow] | None = None)
     if rows is not None:
         screen.line()
         _rows(screen, rows, plan)
+    _overwritten(screen, plan)
     _effects(screen, plan)
     _conflicts(screen, plan)
     if plan.unread:
@@ -127,6 +133,29 @@ def _rows(screen: Screen, rows: Iterable[DictRow], plan: Plan) -> None:
     for row in rows:
         for line in _row_lines(screen, row, plan.live.get(row["relation"])):
             screen.line(f"   {line}")
+
+
+def _reverted(revert: DictRow) -> str:
+    """Return what has taken back what is not there to be undone, as far as the role is told."""
+    if revert["id"] is None:
+        return "already reverted"
+    by = f" by {revert['by']}" if revert["by"] else ""
+    return printable(f"already reverted{by} at {moment(revert['at'])}, revert id: {revert['id']}")
+
+
+def _overwritten(screen: Screen, plan: Plan) -> None:
+    """Name whose work force destroys, where the rows themselves are too many to be listed."""
+    lost = plan.overwritten
+    if lost is None or not lost.total:
+        return
+    if plan.rows is None and not plan.by_row:
+        screen.line()
+        heading = f"Overwrites later work, {count(lost.total, 'row')}:"
+        screen.line(heading, bold=True, fg="red")
+        for line in conflict_lines(list(lost.rows), lost.total):
+            screen.line(f"- {line}", hang=2)
+    if lost.unasked:
+        screen.line(_hints.unasked(lost.unasked, which="to be overwritten"))
 
 
 def _conflicts(screen: Screen, plan: Plan, *, conflicts: str = "In the way") -> None:
@@ -220,7 +249,7 @@ def _counts(screen: Screen, plan: Plan) -> None:
 
 
 def _row_lines(screen: Screen, row: DictRow, live: set[str] | None) -> Iterator[str]:
-    """Yield what happens to one row, several lines where columns are many.
+    """Yield what happens to one row, several lines where columns are many; then whose work goes.
 
     Args:
         screen: where.
@@ -251,6 +280,10 @@ def _row_lines(screen: Screen, row: DictRow, live: set[str] | None) -> Iterator[
         kept = {name: value for name, value in (values or {}).items() if name not in gone}
         lost = "".join(f", {_gone(name)}" for name in gone if row["action"] == "insert")
         yield f"{_TO_DO[row['action']]} {where}{_others(kept, row['key'])}{lost}"
+    forced = (row["detail"] or {}).get("forced")
+    if forced and row["status"] in ACTS:
+        by = f" by {who(row['by'])}" if "by" in row else ""
+        yield f"  {_FORCED.get(forced, _OVERWRITES)}{by}"
 
 
 def _gone(name: str) -> str:
@@ -316,4 +349,6 @@ def _outlook(plan: Plan) -> str:
         return "Nothing would be changed, because of the rows in the way."
     if not plan.total(*ACTS):
         return "No row would be changed." if plan.total(*LEFT) else "All rows are as they were."
-    return f"{rows} in {tables}, {duration(plan.seconds)}."
+    lost = plan.overwritten.total if plan.overwritten else 0
+    over = f"; overwrites later work in {count(lost, 'row')}" if lost else ""
+    return f"{rows} in {tables}, {duration(plan.seconds)}{over}."

@@ -71,7 +71,7 @@ def uninstall(dry_run: bool, yes: bool, keep_history: bool) -> None:
     agentundo and agentundo_history: after another install, and with the tables tracked again, it
     can be undone. The roles agentundo_* stay in any case, other databases may use them.
 
-    On a terminal it asks; without one it needs --yes.
+    On a terminal it asks; without one it needs --yes. Where it is not installed nothing is done.
 
     \b
     Examples:
@@ -80,7 +80,12 @@ def uninstall(dry_run: bool, yes: bool, keep_history: bool) -> None:
     """
     with connected(check=False) as conn:
         if installer.installed(conn) is None:
-            installer.require(conn)  # says so, before anything is asked
+            if dry_run:
+                click.echo("-- nothing to do")
+            else:
+                name = printable(conn.info.dbname)
+                click.echo(f'nothing to uninstall: agentundo is not in database "{name}"')
+            return
         if not dry_run:
             lost = (
                 "what was captured stays, nothing more is"

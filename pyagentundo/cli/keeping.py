@@ -12,7 +12,7 @@ from pyagentundo.cli._options import dry_run_option, dsn_option, json_option, ye
 from pyagentundo.cli._questions import confirm_for_good
 from pyagentundo.cli._screen import printable
 from pyagentundo.cli._tables import count, key_text
-from pyagentundo.cli.reading import key_of
+from pyagentundo.cli.reading import explaining_key, key_of, tell_mistaken
 
 _rolls_back = dry_run_option("Do it, show it, and roll back.")
 
@@ -80,7 +80,8 @@ def erase(
         if not dry_run:
             shown = f"{printable(table)} {key_text(wanted)}"
             confirm_for_good(f"Erase the history of {shown} for good?", yes=yes)
-        gone = _queries.erase(conn, table, wanted, reason, dry_run=dry_run)
+        with explaining_key(key, wanted):
+            gone = _queries.erase(conn, table, wanted, reason, dry_run=dry_run)
     if as_json:
         print_json(gone)
     else:
@@ -88,6 +89,7 @@ def erase(
         _say(dry_run, f"erased: {what}")
         if not gone["images"]:
             notice("nothing was captured under this key; a row that was re-keyed has several")
+            tell_mistaken(key, wanted)
 
 
 @click.command()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
+import psycopg
+from click.core import ParameterSource
 
 from pyagentundo._json import dumps
 from pyagentundo.cli import _complete, _queries, _show_diff, _show_history, _show_log
@@ -46,7 +50,8 @@ def log(selection: Chosen, limit: int, held: bool, as_json: bool) -> None:
     them, and, of recorded ones, which tables they wrote that are not tracked. An app is told of one
     scope, and whether they can still be undone.
 
-    On a terminal each call is a few lines, in a pipe or file a line of a wide table.
+    On a terminal each call is a few lines, in a pipe or file a line of a wide table. That there are
+    more than were listed is said.
 
     \b
     Examples:
@@ -56,36 +61,69 @@ def log(selection: Chosen, limit: int, held: bool, as_json: bool) -> None:
     """
     condition, values = selection.where()
     with connected() as conn:
-        if not _queries.readable(conn, "invocations"):
-            _tell_an_app(selection)
-            if held:
-                raise NotPermitted(
-                    "Only operators and auditors are told what is held.", hint="Leave --held out."
-                )
+        whole = _queries.readable(conn, "invocations")
+        if not whole:
+            _refuse_an_app(selection, held=held)
         if held:
             condition += " and i.id = any (%(held)s)"
             values = {**values, "held": list(_queries.holds(conn))}
         rows = _queries.invocations(conn, condition, values, limit + 1)
+        if not (whole or selection.scope):
+            notice("only what belongs to no scope; --scope names one")
+        if selection.ids:
+            _tell_unknown(conn, selection)
         holds = _queries.holds(conn, [row["id"] for row in rows])
         purged = _queries.purged(conn, [x["id"] for x in rows if not (x["rows"] or x["undoable"])])
     rows = [
         {**row, **(holds.get(row["id"]) or NOT_HELD), "purged": row["id"] in purged} for row in rows
     ]
+    screen = Screen.of()
+    more = len(rows) > limit
+    if more and (as_json or screen.width is None) and _is_default("limit"):
+        notice(f"only the newest {limit} are listed; for older ones give --limit or --until")
     if as_json:
         print_json(rows[:limit])
     else:
         chosen = held or bool(selection.ids or selection.filters.given())
-        _show_log.show_log(Screen.of(), rows[:limit], more=len(rows) > limit, chosen=chosen)
+        _show_log.show_log(screen, rows[:limit], more=more, chosen=chosen)
 
 
-def _tell_an_app(selection: Chosen) -> None:
-    """Say what is left out because the role is told of one scope only."""
+def _tell_unknown(conn: Connection, selection: Chosen) -> None:
+    """Say which of the ids that were named are none.
+
+    Raises:
+        InvocationNotFound: all of them.
+
+    """
+    known = {row["id"] for row in _queries.invocations(conn, *selection.where())}
+    unknown = [one for one in selection.ids if one not in known]
+    if not known:
+        raise _queries.unknown(unknown[0])
+    for one in unknown:
+        notice(f"there is no call {one!r}")
+
+
+def _is_default(option: str) -> bool:
+    """Tell whether nobody has typed an option: then its value is news."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.DEFAULT
+
+
+def _refuse_an_app(selection: Chosen, *, held: bool) -> None:
+    """Refuse what an app is not told.
+
+    Raises:
+        NotPermitted: it chooses by role, or asks what is held.
+
+    """
+    if held:
+        raise NotPermitted(
+            "Only operators and auditors are told what is held.", hint="Leave --held out."
+        )
     if selection.filters.role:
         raise NotPermitted(
             "Only operators and auditors may choose by role.", hint="Choose by --actor."
         )
-    if not selection.scope:
-        notice("only what belongs to no scope; --scope names one")
 
 
 @click.command()
@@ -167,7 +205,8 @@ def history(
     screen = Screen.of(colour=colour)
     with connected() as conn:
         wanted = key_of(conn, table, key)
-        rows = _queries.row_history(conn, table, wanted, scope)
+        with explaining_key(key, wanted):
+            rows = _queries.row_history(conn, table, wanted, scope)
         version = _queries.row_version(conn, table, wanted) if rows else None
         keyed = bool(_queries.key_columns(conn, table))
         whole = _queries.is_captured_whole(conn, table)
@@ -177,6 +216,8 @@ def history(
         _show_history.show_history(screen, rows, version=version, keyed=keyed, whole=whole)
     else:
         screen.line(f"no captured versions of {printable(table)} {key_text(wanted)}")
+    if not rows:
+        tell_mistaken(key, wanted)
 
 
 def key_of(conn: Connection, table: str, words: tuple[str, ...]) -> dict[str, Any]:
@@ -207,6 +248,29 @@ def key_of(conn: Connection, table: str, words: tuple[str, ...]) -> dict[str, An
         return {columns[0]: words[0]}
     wanted = " ".join(f"{name}=VALUE" for name in columns) or "a JSON object of all its columns"
     raise click.UsageError(f"This is not a key of {table}. Give {wanted}.")
+
+
+def tell_mistaken(words: tuple[str, ...], key: dict[str, Any]) -> None:
+    """Say that what looks like a column with its value was taken for a value.
+
+    Args:
+        words: the key of a row as it was typed.
+        key: as `key_of` read it.
+
+    """
+    name, sign, _ = words[0].partition("=")
+    if len(words) == 1 and sign and name.isidentifier() and words[0] in key.values():
+        notice(f"no key column {name}; the key is ({', '.join(key)})")
+
+
+@contextmanager
+def explaining_key(words: tuple[str, ...], key: dict[str, Any]) -> Iterator[None]:
+    """Say the same when the server could not read the value."""
+    try:
+        yield
+    except psycopg.DataError:
+        tell_mistaken(words, key)
+        raise
 
 
 COMMANDS = [log, show, diff, history]

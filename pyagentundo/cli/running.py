@@ -27,7 +27,6 @@ from pyagentundo.cli._screen import printable
 #: What a shell answers when there is no such program, or it cannot be run.
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 #: libpq's variables that say where a database is; with any of them a program has an address.
-_ADDRESS = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE")
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
@@ -56,7 +55,7 @@ def exec_(
     native bindings and most others. It does not pass a pooler such as PgBouncer, and drivers with a
     protocol of their own (JDBC, asyncpg, pgx) do not read it. At the end it says what was captured
     and how to take it back; also what the role wrote meanwhile under another id, because a program
-    may tag itself.
+    may tag itself. Rows are captured, changes of tables themselves (CREATE, ALTER, DROP) are not.
 
     A program that has no address of its own in PGHOST, PGDATABASE and the like is given that of
     --dsn or of the environment.
@@ -111,7 +110,7 @@ def _is_missing(program: str, error: OSError) -> bool:
 def _variables(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that make libpq tag a connection."""
     found = {}
-    if not any(os.environ.get(name) for name in _ADDRESS):
+    if not any(os.environ.get(name) for name in dsns.ADDRESS):
         text, source = dsns.choose(chosen_dsn(), given="--dsn")
         address = conninfo_to_dict(dsns.normalise(text, source=source))
         for one in pq.Conninfo.get_defaults():  # as this libpq knows them

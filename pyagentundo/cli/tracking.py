@@ -86,6 +86,7 @@ def track(
     with connected() as conn:
         before = _queries.capture_modes(conn)
         if schema:
+            _require_schema(conn, schema)
             found = conn.execute(_TABLES_OF_SCHEMA, [schema]).fetchall()
             tables = tuple(row["relation"] for row in found)
         query = _NAMES.format(f"agentundo.track(%s::regclass{argument})")
@@ -108,6 +109,20 @@ def track(
         now = (capture or was) if dry_run else after.get(row["relation"])
         row["effect"] = _effect(was, now or "agent")
     _show(rows, as_json=as_json, dry_run=dry_run)
+
+
+def _require_schema(conn: Connection, schema: str) -> None:
+    """Refuse a schema that is not there: without this it would be one without tables.
+
+    Raises:
+        AgentUndoError: there is none.
+
+    """
+    if not conn.execute("select from pg_namespace where nspname = %s", [schema]).fetchall():
+        raise errors.AgentUndoError(
+            f"There is no schema {schema!r}.",
+            hint='Write it as it is, without the quotes of SQL; "\\dn" in psql lists schemas.',
+        )
 
 
 def _effect(was: str | None, now: str) -> str:

@@ -105,6 +105,7 @@ def revert(
       agentundo revert --last --actor sales-bot --since 2h
     """
     selection.require_some()
+    _require_decision(how, dry_run=dry_run)
     with connected() as conn:
         ids = selection.resolve(conn, aloud=not (dry_run or can_ask(yes=yes)))
         how |= {"invocations": ids, "scope": selection.scope}
@@ -150,6 +151,7 @@ def redo(
     Example:
       agentundo redo 0194f3c2-7a1e-7c52-9d3b-2f6a8c1e5b70
     """
+    _require_decision(how, dry_run=dry_run)
     with connected() as conn:
         planned = {name: how[name] for name in ("scope", "on_conflict", "merge")}
         planned["invocations"] = [invocation]
@@ -184,6 +186,20 @@ def redo(
         _finish(conn, result, how | planned, as_json=as_json, redone=redone)
 
 
+def _require_decision(how: dict[str, Any], *, dry_run: bool) -> None:
+    """Refuse what the server would refuse, before anybody reads a plan and says yes to it.
+
+    Raises:
+        NotPermitted: nobody says who decided to overwrite later work, or why.
+
+    """
+    if how["on_conflict"] == "force" and not dry_run and not (how["reverted_by"] and how["reason"]):
+        raise NotPermitted(
+            "--on-conflict force needs to be told who decided it, and why.",
+            hint="Add --by PERSON and --reason TEXT: force overwrites what others wrote later.",
+        )
+
+
 def _nothing_to_redo(*, by_row: bool, as_json: bool) -> None:
     """Answer a dry run as the redo would: it is no error."""
     if as_json:
@@ -203,19 +219,25 @@ def _show(
     redone: list[str] | None = None,
 ) -> None:
     """Show a plan and exit with the code that its revert would have."""
+    beside: dict[str, Any]
     if as_json and by_row:
         statuses: set[str] = set()
         beside = _plans.beside(conn, how, redone=redone)
+        lost = _plans.overwritten(conn, how, by_row=True)
+        if lost is not None:
+            beside |= lost.told()
         with _queries.streamed(conn, "plan", how) as rows:
-            _json.print_json_rows("rows", _noting(rows, statuses), beside)
+            named = rows if lost is None else lost.named(rows)
+            _json.print_json_rows("rows", _noting(named, statuses), beside)
         whole = statuses.isdisjoint(_plans.LEFT)
     else:
         made = _plans.make(conn, how, redone=redone, by_row=by_row)
         whole = made.is_whole
         if as_json:
-            print_json(
-                {"counts": made.counts, "effects": made.effects, "uncovered": made.uncovered}
-            )
+            beside = {"effects": made.effects, "uncovered": made.uncovered}
+            if made.overwritten is not None:
+                beside |= made.overwritten.told()
+            print_json({"counts": made.counts, **beside})
             for line in made.unread:
                 notice(line)
         else:
@@ -237,7 +259,7 @@ def _print_plan(
 ) -> None:
     if by_row:
         with _queries.streamed(conn, "plan", how) as rows:
-            _show_plan.show_plan(screen, made, _plans.with_outcome(conn, rows))
+            _show_plan.show_plan(screen, made, _plans.with_outcome(conn, rows, made.overwritten))
     else:
         _show_plan.show_plan(screen, made)
 
@@ -256,8 +278,9 @@ def _ask(
     _print_plan(conn, Screen.of(err=True), made, how, by_row=by_row)
     if made.is_refused:
         total = made.total("conflict")
-        message = f"{count(total, 'row')} would be overwritten or break a constraint"
         in_the_way = [one for one in made.conflicts if one["status"] == "conflict"]
+        message = _hints.never(in_the_way, total)
+        message = message or f"{count(total, 'row')} would be overwritten or break a constraint"
         hint = _ways_out(conn, how, in_the_way, total)
         if as_json:
             _print_refusal(message, in_the_way, total, hint)
@@ -276,6 +299,8 @@ def _refusals(conn: Connection, how: dict[str, Any], *, as_json: bool) -> Iterat
             yield
     except UndoConflict as error:
         rows = error.detail.get("conflicts", [])
+        _queries.mark_gone(conn, rows)
+        error.message = _hints.never(rows, error.total) or error.message
         unasked = _queries.add_writers(conn, rows, how.get("scope"))
         error.hint = _ways_out(conn, how, rows, error.total)
         if unasked:

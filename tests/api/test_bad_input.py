@@ -314,10 +314,18 @@ CASES: list[tuple[str, Callable[[AgentUndo], Any], str]] = [
     ("large step", lambda u: u.record(step=2**40), "step is 1099511627776, not a whole"),
     ("bool step", lambda u: u.record(step=True), "step is True, not a whole number"),
     ("tier", lambda u: u.record(tier="huge"), "there is no tier 'huge'"),  # type: ignore[arg-type]
-    ("input", lambda u: u.record(input={"x": object()}), "input holds a object, which is no JSON"),
+    (
+        "input",
+        lambda u: u.record(input={"x": object()}),
+        "input holds something of type object, which",
+    ),
     ("key", lambda u: u.record(input={1: 2}), "input has the key 1, which is no text"),
     ("meta", lambda u: u.record(meta=["a\0"]), "meta contains the character NUL"),
     ("nothing", lambda u: u.plan([]), "No invocation was named"),
+    ("all", lambda u: u.plan(Selection()), "The Selection has no filter, so it would mean every"),
+    ("all rows", lambda u: list(u.iter_plan(Selection())), "The Selection has no filter"),
+    ("all counted", lambda u: u.plan_summary(Selection(run=None)), "The Selection has no filter"),
+    ("all undone", lambda u: u.revert(Selection(actor=None)), "The Selection has no filter"),
     ("a number", lambda u: u.plan(5), "Something of type int names no invocation"),  # type: ignore[arg-type]
     ("mode", lambda u: u.plan("x", on_conflict="no"), "there is no mode 'no' for conflicts"),  # type: ignore[arg-type]
     ("from_step", lambda u: u.revert_run("r", from_step=0), "from_step is 0, not a whole number"),
@@ -333,9 +341,9 @@ CASES: list[tuple[str, Callable[[AgentUndo], Any], str]] = [
     ("naive time", lambda u: u.record_effect("x", "m", undo_by=datetime(2026, 1, 1)), "time zone"),
     ("huge number", lambda u: u.record(input=Decimal("1E+200000")), "more digits than PostgreSQL"),
     ("tiny number", lambda u: u.record(input=[Decimal("1E-20000")]), "more digits than PostgreSQL"),
-    ("a text", lambda u: u.log("run-1"), "A str is no Selection"),  # type: ignore[arg-type]
+    ("a text", lambda u: u.log("run-1"), "Something of type str is no Selection"),  # type: ignore[arg-type]
     ("two ways", lambda u: u.log(Selection(), run="r"), "A Selection was given, and run beside it"),
-    ("runs", lambda u: u.runs("run-1"), "A str is no Selection"),  # type: ignore[arg-type]
+    ("runs", lambda u: u.runs("run-1"), "Something of type str is no Selection"),  # type: ignore[arg-type]
     ("calls", lambda u: list(u.invocations(Selection(), tool="t")), "given, and tool beside it"),
 ]
 #: For each method what it needs, and all the texts, numbers and truths that it takes.
@@ -509,7 +517,10 @@ def test_result_that_is_no_json_rolls_back(
     undo: AgentUndo, db: Connection, conn: Connection
 ) -> None:
     before = snapshot(db, TABLE)
-    with pytest.raises(UsageError, match="result holds a object"), undo.invocation(conn) as inv:
+    with (
+        pytest.raises(UsageError, match="result holds something of type object"),
+        undo.invocation(conn) as inv,
+    ):
         conn.execute(WIN)
         inv.result = {"deal": object()}
     assert undo.get(inv.id).status == "failed"
@@ -541,6 +552,32 @@ def test_purged(undo: AgentUndo, db: Connection, conn: Connection) -> None:
     db.execute("select agentundo.purge('0 s')")
     with pytest.raises(UndoExpired, match="can no longer be undone"):
         undo.revert(inv.id)
+
+
+def test_selections_leave_out_what_was_purged(
+    undo: AgentUndo, db: Connection, conn: Connection
+) -> None:
+    for number in range(5):
+        with undo.invocation(conn, id=f"old-{number}", actor="bot"):
+            conn.execute(WIN)
+    db.execute("select agentundo.purge('0 s')")
+    chosen = Selection(actor="bot")
+    for call in (undo.plan, undo.revert, undo.plan_summary):
+        with pytest.raises(UndoExpired, match="'old-0' can no longer be undone"):
+            call(chosen)
+    before = snapshot(db, TABLE)
+    undo.record(id="empty", actor="bot")
+    with undo.invocation(conn, id="new", actor="bot"):
+        conn.execute("update deals set stage = 'Lost' where id = 3")
+    assert [row.invocation for row in undo.plan(chosen)] == ["new"]
+    assert [row.invocation for row in undo.iter_plan(chosen)] == ["new"]
+    assert [one.rows for one in undo.plan_summary(chosen)] == [1]
+    with pytest.raises(UndoExpired):
+        undo.plan(undo.log(chosen))
+    # In a transaction of the caller's, which goes on.
+    with conn.transaction():
+        assert undo.revert(chosen, conn=conn).invocations == ("new",)
+    assert_same(before, snapshot(db, TABLE))
 
 
 def test_conflict_carries_its_rows(undo: AgentUndo, db: Connection, conn: Connection) -> None:

@@ -169,7 +169,7 @@ def test_arguments_that_are_no_json(undo: AgentUndo, db: Connection) -> None:
     def act(service: object) -> None:
         pytest.fail("was called")
 
-    with pytest.raises(UsageError, match="input holds a object"):
+    with pytest.raises(UsageError, match="input holds something of type object"):
         act(object())
 
 

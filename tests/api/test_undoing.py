@@ -172,6 +172,11 @@ def test_a_run_whose_calls_have_no_steps(undo: AgentUndo) -> None:
 
 
 def test_hints_are_in_the_words_of_python(undo: AgentUndo, db: Connection) -> None:
+    wrong: Any = "D-881"
+    for method in (undo.row_history, undo.row_version):
+        with pytest.raises(UsageError, match="this is not a key of") as told:
+            method("deals", wrong)
+        assert told.value.hint == "Give a dict with the key columns: id."
     call = change(undo, "update deals set amount = 1 where id = 1")
     db.execute("update deals set amount = 2 where id = 1")
     with pytest.raises(UndoConflict) as raised:

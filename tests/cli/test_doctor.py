@@ -56,6 +56,7 @@ def test_the_same_finding_is_said_once(bare_dsn: str, cli: Run, make_role: MakeR
         said = cli("doctor", *as_owner).stdout
         assert said.count("there is no such event trigger") == 1
         assert "info: agentundo_ddl, agentundo_drop: there is no such event trigger" in said
+        assert 'new tables are followed only by "agentundo sync"\n' in said
         assert len(loaded(cli("doctor", "--json", *as_owner))) > 1
         cli("uninstall", "--yes", *as_owner)
         conn.execute(f"alter database {conn.info.dbname} owner to {conn.info.user}".encode())
@@ -303,6 +304,8 @@ def test_superusers_and_foreign_tables(deals: Connection, cli: Run, make_role: M
     root = make_role("superuser")
     said = cli("doctor", "--role", root, code=1).stdout
     assert "a superuser can switch capture off" in said
+    assert "agentundo grant" not in said
+    assert "is no agent" not in said
     assert f"reversible: 0 of the 2 tables {root} can write" in said
     bot = make_role("replication", member_of="agentundo_agent")
     deals.execute(

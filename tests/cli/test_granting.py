@@ -132,6 +132,16 @@ def test_a_role_without_rights_is_told_which_it_needs(
     )
 
 
+@pytest.mark.parametrize("kind", ["agent", "approver"])
+def test_who_is_refused_is_not_told_about_scopes(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole, kind: str
+) -> None:
+    role = make_role(member_of=f"agentundo_{kind}")
+    result = cli("log", "--dsn", psycopg.conninfo.make_conninfo(dsn, user=role), code=5)
+    assert result.stderr.startswith("error: ")
+    assert "note:" not in result.stderr
+
+
 def test_an_app_is_told_what_is_not_for_it(
     deals: Connection, dsn: str, cli: Run, make_role: MakeRole
 ) -> None:

@@ -14,7 +14,11 @@ from pyagentundo.cli._hints import in_words, missing_right, spoken
 _ONLY_SQL = re.compile(
     r"agentundo\.(set_policy|set_scope_owner|set_trigger|tag|record_invocation)\("
 )
-_SPEAKS_SQL = re.compile(r"agentundo\.\w+\(|\w+ => ")
+_SPEAKS_SQL = re.compile(
+    r"agentundo\.\w+\(|\w+ => |(?<![\w.])(?:check|plan|purge|redo|revert|sync|track|untrack)\("
+)
+#: How sentences begin that are no hints: what check() finds, and what is noted.
+_BEGINNINGS = ("there is ", "agentundo: % may ")
 
 
 @pytest.mark.parametrize(
@@ -41,6 +45,15 @@ _SPEAKS_SQL = re.compile(r"agentundo\.\w+\(|\w+ => ")
         (
             "Call agentundo.track('public.t') first: only then is it captured.",
             'Run "agentundo track public.t" first: only then is it captured.',
+        ),
+        (
+            "changed tables are followed only by agentundo.sync()",
+            'changed tables are followed only by "agentundo sync"',
+        ),
+        (
+            "Restore a whole one, or begin anew with untrack(..., false) and track().",
+            'Restore a whole one, or begin anew with "agentundo untrack TABLE --drop-history" and'
+            ' "agentundo track TABLE".',
         ),
         ("Begin a new transaction and call revert again.", "Run the command again."),
         ("Call revert again.", "Run the command again."),
@@ -97,7 +110,9 @@ def hints() -> Iterator[str]:
             for literal in re.findall(r"'((?:[^']|'')*)'", line):
                 text = literal.replace("''", "'")
                 # Sentences, not names or pieces of statements.
-                if re.search(r"[a-z] [a-z]+ [a-z]", text) and text[:1].isupper():
+                if re.search(r"[a-z] [a-z]+ [a-z]", text) and (
+                    text[:1].isupper() or text.startswith(_BEGINNINGS)
+                ):
                     yield text.replace("%1$L", "'public.t'").replace("%L", "'public.t'")
 
 

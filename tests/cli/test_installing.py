@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+from typing import Any
 
 import psycopg
 import pytest
 from click.testing import CliRunner
 
-from pyagentundo import __version__
+from pyagentundo import DsnError, __version__
+from pyagentundo import dsn as dsns
 from pyagentundo.cli import main
 from tests.cli.conftest import Run
 from tests.conftest import Connection, MakeRole
@@ -28,6 +31,20 @@ def test_install_upgrade_uninstall(bare_dsn: str, cli: Run) -> None:
     assert cli("install", "--dry-run", *to).stdout == "-- nothing to do\n"
     assert cli("upgrade", *to).stdout == f"re-applied: {installed}"
     assert cli("uninstall", "--yes", *to).stdout == f"removed: {installed}"
+
+
+def test_uninstall_again_is_no_error(bare_dsn: str, cli: Run) -> None:
+    to = ("--dsn", bare_dsn)
+    name = psycopg.conninfo.conninfo_to_dict(bare_dsn)["dbname"]
+    for options in (["--yes"], [], ["--keep-history"]):
+        done = cli("uninstall", *options, *to)
+        assert done.stdout == f'nothing to uninstall: agentundo is not in database "{name}"\n'
+        assert done.stderr == ""
+    assert cli("uninstall", "--dry-run", *to).stdout == "-- nothing to do\n"
+    cli("install", *to)
+    cli("uninstall", "--keep-history", "--yes", *to)
+    assert cli("uninstall", "--yes", *to).stdout.startswith("removed: agentundo")
+    assert cli("uninstall", "--yes", *to).stdout.startswith("nothing to uninstall: ")
 
 
 def test_install_over_kept_history(deals: Connection, cli: Run) -> None:
@@ -143,9 +160,8 @@ def test_what_the_role_may_not_create_is_said(bare_dsn: str, cli: Run, make_role
         "; before that tagged writes to a changed table are refused, and with --capture all"
         " everybody's."
     ) in result.stderr
-    assert (
-        "agentundo.sync()" not in result.stderr.partition("followed only by")[2].partition("(")[2]
-    )
+    assert 'changed tables are followed only by "agentundo sync" (' in result.stderr
+    assert "sync()" not in result.stderr
 
 
 # Versions -----------------------------------------------------------------------------------------
@@ -154,7 +170,7 @@ def test_what_the_role_may_not_create_is_said(bare_dsn: str, cli: Run, make_role
 def test_not_installed_is_4(bare_dsn: str, cli: Run) -> None:
     name = psycopg.conninfo.conninfo_to_dict(bare_dsn)["dbname"]
     for command in (
-        ["log"], ["status"], ["upgrade"], ["uninstall"], ["uninstall", "--yes"], ["revert", "x"],
+        ["log"], ["status"], ["upgrade"], ["revert", "x"],
         ["plan", "x"], ["redo", "x"], ["track", "t"], ["untrack", "t"], ["sync"], ["doctor"],
         ["exec", "true"], ["show", "x"], ["diff", "x"], ["history", "t", "1"], ["events"],
         ["events", "--follow"], ["purge", "--yes"], ["erase", "t", "1", "--reason", "r", "--yes"],
@@ -168,8 +184,25 @@ def test_not_installed_is_4(bare_dsn: str, cli: Run) -> None:
         assert result.stdout == ""
         assert result.stderr == (
             f'error: agentundo is not installed in database "{name}".\n'
-            "  hint: Run: agentundo install\n"
+            f"  hint: Run: agentundo install --dsn {shlex.quote(bare_dsn)}\n"
         )
+
+
+def test_what_to_run_names_the_database_and_no_password(
+    db: Connection, bare_dsn: str, dsn: str, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = psycopg.conninfo.conninfo_to_dict(bare_dsn)
+    parts.pop("password", None)
+    plain = psycopg.conninfo.make_conninfo("", **parts)
+    secret = psycopg.conninfo.make_conninfo(plain, password="s3cret")
+    result = cli("log", "--dsn", secret, code=4)
+    assert "s3cret" not in result.output
+    assert f"hint: Run: agentundo install --dsn {shlex.quote(plain)}\n" in result.stderr
+    db.execute("update agentundo._home set schema_version = 0")
+    result = cli("log", "--dsn", dsn, code=4)
+    assert f"hint: Run: agentundo upgrade --dsn {shlex.quote(dsn)}\n" in result.stderr
+    monkeypatch.setenv("AGENTUNDO_DATABASE_URL", bare_dsn)
+    assert cli("log", code=4).stderr.endswith("hint: Run: agentundo install\n")
 
 
 def test_an_older_client_is_4(db: Connection, cli: Run) -> None:
@@ -205,6 +238,29 @@ def test_broken_dsn_is_1(cli: Run) -> None:
     result = cli("--dsn", "postgresql://u:s3cret@127.0.0.1:1/x", "log", code=1)
     assert 'database "x" on 127.0.0.1:1' in result.stderr
     assert "s3cret" not in result.output
+
+
+def test_where_no_database_is_named_it_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(*_: Any, **__: Any) -> None:
+        raise psycopg.OperationalError("nobody answers")
+
+    monkeypatch.setattr(psycopg, "connect", nobody)
+    for name in (*dsns.ENVIRONMENT, *dsns.ADDRESS):
+        monkeypatch.delenv(name, raising=False)
+    result = CliRunner().invoke(main, ["status"])
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "error: Cannot connect to the default database on local socket:5432: nobody answers\n"
+        "  hint: No database was named: set AGENTUNDO_DATABASE_URL, or give --dsn.\n",
+    )
+    with pytest.raises(DsnError) as raised:
+        dsns.connect()
+    assert raised.value.hint == (
+        "No database was named: set AGENTUNDO_DATABASE_URL, or give the DSN."
+    )
+    monkeypatch.setenv("PGDATABASE", "crm")
+    hint = "hint: The address came from libpq's environment.\n"
+    assert CliRunner().invoke(main, ["status"]).stderr.endswith(hint)
 
 
 def test_dsn_counts_before_and_after_the_command(dsn: str, bare_dsn: str, cli: Run) -> None:

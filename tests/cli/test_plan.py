@@ -11,6 +11,7 @@ from pyagentundo.cli import _queries
 from tests.cli.conftest import TABLES, Run, loaded, writes
 from tests.conftest import Connection, MakeRole
 from tests.support.state import assert_same, snapshot
+from tests.support.terminal import on_terminal
 
 pytestmark = pytest.mark.core
 
@@ -242,9 +243,24 @@ def test_a_wide_row_stands_in_lines(deals: Connection, cli: Run) -> None:
     ]
 
 
-def test_nothing_to_undo(deals: Connection, cli: Run) -> None:
-    cli("revert", "call-1")
-    assert cli("plan", "call-1").stdout == "Nothing to undo.\n"
+def test_nothing_to_undo(deals: Connection, dsn: str, cli: Run, make_role: MakeRole) -> None:
+    revert_id = loaded(cli("revert", "call-1", "--by", "dana", "--json"))["revert_id"]
+    again = loaded(cli("revert", "call-2", "--json"))["revert_id"]
+    assert lines(cli("plan", "call-1").stdout) == [
+        "Nothing to undo.",
+        f"already reverted by dana at TIME, revert id: {revert_id}",
+    ]
+    assert lines(cli("plan", "--run", "run-42").stdout)[1:] == [
+        f"already reverted at TIME, revert id: {again}",
+        f"already reverted by dana at TIME, revert id: {revert_id}",
+    ]
+    as_app = (
+        "--dsn",
+        psycopg.conninfo.make_conninfo(dsn, user=make_role(member_of="agentundo_app")),
+    )
+    assert cli("plan", "call-1", *as_app).stdout == "Nothing to undo.\nalready reverted\n"
+    deals.execute("select agentundo.record_invocation('call-3')")
+    assert cli("plan", "call-3").stdout == "Nothing to undo.\n"
     nothing: dict[str, list[str]] = {"effects": [], "uncovered": []}
     assert loaded(cli("plan", "call-1", "--json")) == {"counts": [], **nothing}
     assert loaded(cli("plan", "call-1", "--rows", "--json")) == {"rows": [], **nothing}
@@ -394,6 +410,65 @@ def test_skip_cascade_and_force_have_words_of_their_own(deals: Connection, cli: 
     assert "\n2. crm (call-3, " in said
 
 
+def test_force_says_whose_work_it_destroys(
+    deals: Connection, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deals.execute("select agentundo.track('public.deals', 'all')")
+    writes(deals, "call-3", "update public.deals set amount = 1", run="b")
+    deals.execute("update public.deals set amount = 2 where id = 'D-881'")
+    writes(deals, "call-4", "delete from public.deals where id = 'D-882'", run="c")
+    force = ("call-3", "--on-conflict", "force")
+    said = lines(cli("plan", *force).stdout)
+    # Whoever wrote last: a person, and a call that has deleted it.
+    overwrites = "     overwrites what was written since by"
+    person = f"{overwrites} {deals.info.user} at TIME"
+    deleted = "     overwrites that it was deleted since by sales-bot at TIME (call-4)"
+    assert said[3:7] == [
+        "   public.deals id=D-881: amount 2.00 → 10.00",
+        person,
+        "   bring back public.deals id=D-882 (stage=New, amount=20.00)",
+        deleted,
+    ]
+    assert said[-1] == "2 rows in 1 table, DURATION; overwrites later work in 2 rows."
+    by_row = lines(cli("plan", *force, "--rows").stdout)
+    assert (by_row.count(person), by_row.count(deleted)) == (1, 1)
+    told = loaded(cli("plan", *force, "--json"))
+    assert told["rows_overwritten"] == 2
+    assert {(one["key"]["id"], one["reason"]) for one in told["overwritten"]} == {
+        ("D-881", "row_changed"), ("D-882", "row_deleted"),
+    }  # fmt: skip
+    told = loaded(cli("plan", *force, "--rows", "--json"))
+    assert told["rows_overwritten"] == 2
+    assert {row["key"]["id"]: row["by"]["invocation"] for row in told["rows"]} == {
+        "D-881": None,
+        "D-882": "call-4",
+    }
+    assert "overwritten" not in loaded(cli("plan", "call-3", "--json", code=3))
+    monkeypatch.setattr(_queries, "_PATIENCE", 0.0)
+    said = lines(cli("plan", *force).stdout)
+    assert overwrites.removesuffix(" by") in said
+    assert "For lack of time 2 rows to be overwritten were not looked up:" in "\n".join(said)
+
+
+def test_force_names_the_first_where_rows_are_many(deals: Connection, cli: Run) -> None:
+    writes(
+        deals, "call-3", "insert into public.deals select 'X-' || i from generate_series(1, 30) i"
+    )
+    writes(deals, "call-4", "update public.deals set stage = 'Mine' where id like 'X-%'", run="b")
+    said = lines(cli("plan", "call-3", "--on-conflict", "force").stdout)
+    assert "Overwrites later work, 30 rows:" in said
+    named = [line for line in said if "changed since by sales-bot at TIME (call-4)" in line]
+    assert len(named) == 20
+    assert "- … and 10 more rows" in said
+    assert said[-1].endswith("; overwrites later work in 30 rows.")
+    told = loaded(cli("plan", "call-3", "--on-conflict", "force", "--json"))
+    assert (told["rows_overwritten"], len(told["overwritten"])) == (30, 20)
+    # Listed one by one they are all named.
+    by_row = cli("plan", "call-3", "--on-conflict", "force", "--rows").stdout
+    assert by_row.count("     overwrites what was written since by sales-bot at ") == 30
+    assert "Overwrites later work" not in by_row
+
+
 def test_even_force_does_not_break_constraints(deals: Connection, cli: Run) -> None:
     writes(deals, "call-4", "insert into public.deals values ('D-9', 'New', 1)", run="c")
     deals.execute(
@@ -405,6 +480,43 @@ def test_even_force_does_not_break_constraints(deals: Connection, cli: Run) -> N
         "\nEven force does not break constraints. Revert or change what stands in the way first, or"
         " instead use --on-conflict skip (leaves these rows).\n"
     )
+
+
+def test_what_never_comes_back_is_no_later_work(deals: Connection, dsn: str, cli: Run) -> None:
+    key = "public.deals: erased - it was erased and can never go back\n"
+    table = "public.meetings: schema_changed - the table is gone\n"
+    erased = "What was erased can never go back."
+    gone = "Into a table that is gone nothing goes back."
+    skip = "--on-conflict skip (leaves these rows).\n"
+    deals.execute(
+        "drop table public.meetings;"
+        "select agentundo.erase('public.deals', '{\"id\": \"D-881\"}', 'request 1')"
+    )
+    for chosen, what, said in (
+        (["call-1"], key, erased),
+        (["call-2"], table, gone),
+        (["call-1", "call-2"], table, f"{gone} {erased}"),
+    ):
+        plan = cli("plan", *chosen, code=3).stdout
+        assert f"\n- {what}" in plan
+        assert plan.endswith(f"\n{said} Add {skip}")
+        plan = cli("plan", *chosen, "--on-conflict", "force", code=3).stdout
+        assert plan.endswith(f"\n{said} Instead use {skip}")
+        refused = cli("revert", *chosen, code=3).stderr
+        assert refused.startswith(
+            f"error: {'2 rows' if len(chosen) == 2 else '1 row'} cannot go back\n  "
+        )
+        assert f"\n  {what}" in refused
+        assert refused.endswith(f"\n  hint: {said} Add {skip}")
+        answer = loaded(cli("revert", *chosen, "--json", code=3))
+        assert answer["message"].endswith(" cannot go back")
+        asked = on_terminal("revert", *chosen, "--dsn", dsn, columns=200).text
+        assert " cannot go back. Nothing was changed.\n" in asked
+        assert said in asked
+        left = cli("revert", *chosen, "--on-conflict", "skip", code=3).stdout
+        assert f"\n- {what}" in left
+    (count,) = loaded(cli("plan", "call-2", "--json", code=3))["counts"]
+    assert count["conflicts"][0]["table_gone"] is True
 
 
 def ways(text: str) -> set[str]:

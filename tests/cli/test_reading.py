@@ -78,6 +78,33 @@ def test_log_on_a_terminal(deals: Connection, dsn: str) -> None:
     assert "… older ones: --limit, --until\n" in on_terminal("log", "-n", "1", "--dsn", dsn).text
 
 
+def test_log_says_that_there_are_older_ones(deals: Connection, cli: Run) -> None:
+    for number in range(18):
+        writes(deals, f"more-{number}", "update public.deals set amount = amount", run="b")
+    assert cli("log").stderr == cli("log", "--json").stderr == ""
+    writes(deals, "more-18", "update public.deals set amount = amount", run="b")
+    note = "note: only the newest 20 are listed; for older ones give --limit or --until\n"
+    assert cli("log").stderr == cli("log", "--json").stderr == note
+    assert len(loaded(cli("log", "--json"))) == 20
+    # Who says how many is not told.
+    assert cli("log", "--limit", "20").stderr == cli("log", "-n", "1", "--json").stderr == ""
+
+
+def test_log_says_which_ids_are_none(deals: Connection, cli: Run) -> None:
+    result = cli("log", "call-1", "nosuch", "nor this", "--json")
+    assert [one["id"] for one in loaded(result)] == ["call-1"]
+    assert result.stderr == ("note: there is no call 'nosuch'\nnote: there is no call 'nor this'\n")
+    assert cli("log", "call-1", "call-2", "-n", "1").stderr == ""
+    assert cli("log", "call-1", "--held").stderr == ""
+    for options in (["nosuch"], ["nosuch", "nor this", "--json"], ["call-1", "--scope", "acme"]):
+        result = cli("log", *options, code=1)
+        assert result.stdout == ""
+        assert result.stderr == (
+            f"error: There is no call '{options[0]}'.\n  hint: \"agentundo log\" lists what there"
+            " is.\n"
+        )
+
+
 def test_log_names_tables_that_are_not_tracked(deals: Connection, dsn: str, cli: Run) -> None:
     deals.execute("create table public.audit (x int)")
     with deals.transaction():
@@ -235,6 +262,12 @@ def test_history_of_a_row(deals: Connection, cli: Run) -> None:
     # A text that holds a sign is a key as well: what it was taken for is said.
     said = cli("history", "deals", "code=x").stdout
     assert said == "no captured versions of deals id=code=x\n"
+    for options in ([], ["--json"]):
+        told = cli("history", "deals", "stage=Won", *options).stderr
+        assert told == "note: no key column stage; the key is (id)\n"
+        assert cli("history", "deals", "id=stage=Won", *options).stderr == ""
+    told = cli("erase", "deals", "stage=Won", "--reason", "r", "--yes").stderr
+    assert told.endswith("\nnote: no key column stage; the key is (id)\n")
 
 
 def test_history_tells_what_it_has_missed(deals: Connection, cli: Run) -> None:
@@ -344,11 +377,14 @@ def test_history_of_what_is_none(deals: Connection, cli: Run) -> None:
         'error: invalid input syntax for type integer: "abc"\n'
         "  hint: The key columns have other types: give a value that each of them can hold.\n"
     )
+    for command in (["history"], ["erase", "--reason", "r", "--yes"]):
+        said = cli(*command, "public.meetings", "deal=D-881", code=1).stderr
+        assert said.startswith("note: no key column deal; the key is (id)\nerror: invalid input")
     said = cli("history", "public.none", "1", code=1).stderr
     assert said == (
         'error: relation "public.none" does not exist\n  hint: Write it with its schema, such as'
-        ' sales.deals; "agentundo status" lists what is tracked. Names with capitals have to be'
-        " quoted.\n"
+        ' sales.deals; "agentundo status" lists what is tracked. Names with capitals or spaces'
+        " are quoted as in SQL, and in a shell once more: 'sales.\"My Deals\"'.\n"
     )
     said = cli("history", "public.deals", '{"x": 1}', code=1).stderr
     assert "this is not a key of public.deals" in said

@@ -87,6 +87,27 @@ def test_unknown_ids_are_1(deals: Connection, cli: Run, command: str) -> None:
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize("command", ["revert", "plan", "log", "redo", "show", "diff"])
+def test_the_id_of_a_run_is_none_of_a_call(
+    deals: Connection, dsn: str, cli: Run, make_role: MakeRole, command: str
+) -> None:
+    writes(deals, "call-3", "update public.deals set amount = 1", run="r 1", scope="acme")
+    result = cli(command, "r 1", code=1)
+    assert "here is no call 'r 1'" in result.stderr
+    way = "give it as --run 'r 1'."
+    if command in ("redo", "show", "diff"):
+        way = "agentundo log --run 'r 1' lists its calls."
+    assert f"\n  hint: r 1 is a run, not a call: {way}\n" in result.stderr
+    assert "is a run" not in cli(command, "call-33", code=1).stderr
+    if command in ("revert", "plan"):
+        assert "hint: run-42 is a run" in cli(command, "call-1", "run-42", code=1).stderr
+    if command in ("plan", "diff"):
+        # An app is told of its own scope only.
+        role = ("--dsn", make_conninfo(dsn, user=make_role(member_of="agentundo_app")))
+        assert "r 1 is a run" in cli(command, "r 1", "--scope", "acme", *role, code=1).stderr
+        assert "is a run" not in cli(command, "r 1", "--scope", "other", *role, code=1).stderr
+
+
 def test_an_unknown_run_and_filters_that_match_nothing(deals: Connection, cli: Run) -> None:
     for options in (["--run", "none"], ["--tool", "none"], ["--since", "2h", "--actor", "x"]):
         result = cli("revert", *options, code=1)
@@ -200,12 +221,20 @@ def test_what_left_the_database_is_told_with_what_was_done(deals: Connection, cl
     assert loaded(cli("redo", "call-1", "--json"))["effects"] == []
 
 
-def test_force_wants_a_person_and_a_reason(deals: Connection, cli: Run) -> None:
+def test_force_wants_a_person_and_a_reason(deals: Connection, dsn: str, cli: Run) -> None:
     deals.execute("update public.deals set stage = 'Negotiation' where id = 'D-881'")
-    result = cli("revert", "call-1", "--on-conflict", "force", code=5)
-    assert (
-        "  hint: Add --by PERSON and --reason TEXT: force overwrites what others" in result.stderr
-    )
+    for command in ("revert", "redo"):
+        for given in ([], ["--by", "dana"], ["--reason", "wrong"], ["--by", "", "--reason", "x"]):
+            result = cli(command, "call-1", "--on-conflict", "force", *given, code=5)
+            assert result.stderr == (
+                "error: --on-conflict force needs to be told who decided it, and why.\n  hint: Add"
+                " --by PERSON and --reason TEXT: force overwrites what others wrote later.\n"
+            )
+    # Before anybody reads a plan and is asked. To look at one needs no decision.
+    session = on_terminal("revert", "call-1", "--on-conflict", "force", "--dsn", dsn)
+    assert session.text.startswith("error: --on-conflict force needs")
+    assert "[y/N]" not in session.text
+    cli("revert", "call-1", "--on-conflict", "force", "--dry-run")
     cli("revert", "call-1", "--on-conflict", "force", "--reverted-by", "dana", "--reason", "wrong")
     row = deals.execute("select stage from public.deals where id = 'D-881'").fetchone()
     assert row == ("Qualified",)
@@ -304,6 +333,15 @@ def test_on_a_terminal_it_shows_the_plan_and_asks(deals: Connection, dsn: str) -
     done = on_terminal("redo", "call-1", "--dsn", dsn, answer="y")
     assert "redone: call-1, 1 row put back" in done.text
     assert_same(before, snapshot(deals, *TABLES))
+
+
+def test_before_force_it_is_said_whose_work_goes(deals: Connection, dsn: str) -> None:
+    writes(deals, "call-3", "update public.deals set stage = 'Mine' where id = 'D-881'", run="b")
+    force = ("--on-conflict", "force", "--by", "dana", "--reason", "wrong")
+    asked = on_terminal("revert", "call-1", *force, "--dsn", dsn, answer="n", columns=100)
+    assert "overwrites what was written since by sales-bot at " in asked.text
+    assert "overwrites later work in 1 row.\n" in asked.text
+    assert "Revert call-1? [y/N]: n" in asked.text
 
 
 def test_it_does_not_ask_what_would_be_refused(deals: Connection, dsn: str) -> None:

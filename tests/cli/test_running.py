@@ -110,6 +110,7 @@ def test_nothing_captured_says_why_that_may_be(deals: Connection, dsn: str) -> N
     said = as_program("exec", "--dsn", dsn, "true").stderr
     assert "Nothing was captured under" in said
     assert "its driver does not read PGOPTIONS" in said
+    assert "or changed only tables themselves (CREATE, ALTER, DROP), which is not captured" in said
 
 
 def test_what_stands_in_pgoptions_stays(deals: Connection, dsn: str) -> None:

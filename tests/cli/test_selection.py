@@ -68,6 +68,13 @@ def test_revert_takes_what_is_selected(
     assert row == left
 
 
+def test_a_call_that_is_named_twice_is_one(deals: Connection, cli: Run) -> None:
+    said = cli("plan", "call-2", "call-1", "call-2").stdout
+    assert said.startswith("Undo 2 calls by sales-bot for Dana:\n")
+    assert "more call" not in said
+    assert cli("revert", "call-1", "call-1").stdout.startswith("reverted: call-1, 1 row put back\n")
+
+
 def test_last_goes_back_run_by_run(deals: Connection, cli: Run) -> None:
     before = snapshot(deals, "public.deals")
     writes(deals, "call-3", "update public.deals set amount = 0", run="run-43")
@@ -115,6 +122,31 @@ def test_last_can_be_narrowed_and_takes_no_more_than_that(
     app = ("--dsn", f"{dsn} user={make_role(member_of='agentundo_app')}")
     said = cli("plan", "--last", "--tool", "crm", *app, code=5).stderr
     assert "Only operators and auditors may choose by role, actor, tool or time." in said
+
+
+def test_what_was_purged_is_left_out_where_it_was_not_named(deals: Connection, cli: Run) -> None:
+    writes(deals, "call-0", "update public.deals set amount = amount", run="b", tool="web")
+    deals.execute("select agentundo.purge('0 s')")
+    for options in (["--run", "run-42"], ["--actor", "sales-bot"], ["call-1", "call-2"]):
+        for command in ("plan", "revert"):
+            refused = cli(command, *options, code=1)
+            assert "can no longer be undone: its history was purged on" in refused.stderr
+            assert "note:" not in refused.stderr
+    before = snapshot(deals, "public.deals")
+    writes(deals, "call-3", "update public.deals set amount = 0", step=3)
+    writes(deals, "call-4", "update public.meetings set title = 'Tea'", run="b", tool="web")
+    note = "note: 2 calls that match were purged and cannot be undone any more: left out\n"
+    crm = ["--actor", "sales-bot", "--tool", "crm"]
+    for options in (crm, ["--run", "run-42"], ["--last", *crm], ["--since", "1h", "--tool", "crm"]):
+        planned = cli("plan", *options, "--json")
+        assert [one["rows"] for one in loaded(planned)["counts"]] == [2]
+        assert planned.stderr == note
+    one = "note: 1 call that matches was purged and cannot be undone any more: left out\n"
+    assert cli("plan", "--last").stderr == one
+    assert cli("plan", "--tool", "web").stderr == one
+    assert "was purged on" in cli("plan", "call-1", "call-3", code=1).stderr
+    assert loaded(cli("revert", *crm, "--json"))["invocations"] == ["call-3"]
+    assert_same(before, snapshot(deals, "public.deals"))
 
 
 @pytest.mark.parametrize(

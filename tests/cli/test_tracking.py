@@ -81,6 +81,20 @@ def test_track_what_cannot_be(db: Connection, cli: Run) -> None:
     assert result.stderr.startswith(
         'error: relation "public.nothing" does not exist\n  hint: Write'
     )
+    for name in ("public.Ca p", "nowhere.t", "public.Capital"):
+        result = cli("track", name, code=1)
+        assert result.stderr.endswith(
+            "Names with capitals or spaces are quoted as in SQL, and in a shell once more:"
+            " 'sales.\"My Deals\"'.\n"
+        )
+    db.execute('create table public."Ca p" (id int primary key)')
+    cli("track", 'public."Ca p"')
+    for options in ([], ["--dry-run"]):
+        result = cli("track", "--schema", '"My CRM"', *options, code=1)
+        assert result.stderr == (
+            "error: There is no schema '\"My CRM\"'.\n  hint: Write it as it is, without the quotes"
+            ' of SQL; "\\dn" in psql lists schemas.\n'
+        )
 
 
 def test_track_as_an_operator_who_is_no_owner(
