@@ -2263,6 +2263,7 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     if tag is null then
       raise warning 'agentundo: TRUNCATE of % under % is not captured', tg_relid::regclass, upper(current_setting('transaction_isolation'));
+      update agentundo._tracked x set all_since = agentundo._last_change() where x.id = t.id and x.all_since is not null;  -- not everybody was
       return null;
     end if;
     perform agentundo._fail('UN007', format('agentundo: a tagged TRUNCATE of %s is refused under %s', tg_relid::regclass, upper(current_setting('transaction_isolation'))),

@@ -227,6 +227,7 @@ class Judge:
     ) -> None:
         touched = {row.id: row for row in rows}
         forced = arguments["on_conflict"] == "force"
+        up = target is not None and not target.again
         for found in sorted(changed, key=str):
             if found not in touched and found in self._unclear & self._written(members):
                 self.verdicts.exempt["unclear row"] += 1
@@ -253,10 +254,9 @@ class Judge:
                     self.verdicts.exempt["forced"] += 1
                     self._unclear.add(found)
                     continue
-                self._judge_carried(row, carried, after)
+                self._judge_carried(row, carried, after, up=up)
                 self._unclear.add(found)
                 continue
-            up = target is not None and not target.again
             if strangers and (vacated := self._vacated(row, strangers, up=up)):
                 self.verdicts.exempt[vacated] += 1
                 self._unclear.add(found)
@@ -293,18 +293,18 @@ class Judge:
             moved += [r for r in on if r not in moved]
         return moved if any(r.others_after for r in moved) else []
 
-    def _judge_carried(self, row: _Row, moved: list[_Row], after: State) -> None:
+    def _judge_carried(self, row: _Row, moved: list[_Row], after: State, *, up: bool) -> None:
         """Merge takes a moved row back to its key, with what others have written to it since."""
         if len(moved) != 2 or any(len(r.mine) > 1 for r in moved):
             self.verdicts.exempt["rows that moved, some of them written since"] += 1
             return
-        old, new = sorted(moved, key=lambda r: r.mine[0].before is None)
+        left, taken = sorted(moved, key=lambda r: (r.mine[0].before is None) == up)
         wanted = None
-        if row is old:
-            if old.target is None or new.now is None:
-                raise Lie("sound", f"{row.id}: deleted at its new key since, and yet it is back")
-            theirs = set().union(*(w.columns for w in new.others_after))
-            wanted = {u: new.now[u] if u in theirs else cell for u, cell in old.target.items()}
+        if row is taken:
+            if taken.target is None or left.now is None:
+                raise Lie("sound", f"{row.id}: deleted at its other key since, and yet it is back")
+            theirs = set().union(*(w.columns for w in left.others_after))
+            wanted = {u: left.now[u] if u in theirs else cell for u, cell in taken.target.items()}
         if not equal(after.cells(row.id), wanted, row.blind):
             raise Lie("sound", f"{row.id} is {after.cells(row.id)} and has to be {wanted}")
         self.verdicts.rows_restored += 1
@@ -326,6 +326,9 @@ class Judge:
         bound = [row.id for row in open_ if row.id[0] in tables and self._was_moved(row)]
         self.verdicts.exempt["beside rows that moved"] += len(bound)
         open_ = [row for row in open_ if row.id not in bound]
+        passed_on = [row.id for row in open_ if self._passed_on(row, rows)]
+        self.verdicts.exempt["a unique value passed on where rows are held"] += len(passed_on)
+        open_ = [row for row in open_ if row.id not in passed_on]
         if not open_:
             return
         if arguments["on_conflict"] not in ("skip", "force"):
@@ -380,7 +383,7 @@ class Judge:
         numbers = [w.number for w in row.mine]
         if any(n == table and min(numbers) <= number for number, n, _ in journal.retyped):
             return True
-        if self._altered_between(row) or row.over:
+        if self._altered_between(row) or row.over or self._merged_and_altered(row):
             return True
         if target and any(row.id in u.written for u in self._undos if u.number > target.number):
             return True
@@ -392,6 +395,18 @@ class Judge:
         if not arguments["merge"] or target or row.others_between:
             return True
         return not self._mergeable(row)
+
+    def _passed_on(self, row: _Row, rows: list[_Row]) -> bool:
+        """Does another row of the set have its unique value, and a key keep both in their place?"""
+        table, tables = self.history.schema.table(row.id[0]), self.history.schema.tables
+        held = any(key.target == table.name for t in tables for key in t.foreign_keys)
+        unique = {uid for one in table.uniques for uid in one.columns}
+        return held and any(
+            row.target is not None and other.now is not None and row.target[u] == other.now[u]
+            for other in rows
+            if other.id != row.id and other.id[0] == row.id[0]
+            for u in unique
+        )
 
     def _was_moved(self, row: _Row) -> bool:
         return any(w.keys_moved and w.invocation for w in self.history.journal.of(row.id))
@@ -421,6 +436,13 @@ class Judge:
         first, last = row.mine[0].number, row.mine[-1].number
         return any(n == row.id[0] and first <= at < last for at, n, _ in self.history.journal.added)
 
+    def _merged_and_altered(self, row: _Row) -> bool:
+        """Was it undone by merge, and do some of its images know fewer columns than others?"""
+        first = self.history.journal.of(row.id)[0].number
+        return any(u.merged and row.id in u.written for u in self._undos) and any(
+            name == row.id[0] and first <= at for at, name, _ in self.history.journal.added
+        )
+
     def _by_value(self, row: _Row) -> bool:
         return self.history.schema.table(row.id[0]).capture == "agent"
 
@@ -437,6 +459,7 @@ class Judge:
 
     def _not_captured(self, row: _Row, strangers: list[Write]) -> str | None:
         """Name the limit by which writes without a tag are not seen with capture = 'agent'."""
+        journal = self.history.journal
         table = self.history.schema.table(row.id[0])
         if table.capture == "all" or any(w.invocation for w in strangers):
             return None
@@ -444,6 +467,9 @@ class Judge:
             return "untagged in the same transaction"
         if row.now is None and row.mine[-1].after is None:
             return "made and deleted again without a tag"
+        known = {c.uid for c in table.columns}
+        if not any(w.columns & known for w in strangers) and table.name in journal.rewritten:
+            return "written without a tag in columns that are gone, and versions lost"
         last = max(w.number for w in strangers)
         if not any(w.columns for w in strangers) and (
             any(w.number > last for w in self.history.journal.of(row.id))
