@@ -11,7 +11,9 @@ from pyagentundo.errors import UsageError
 
 _CONDITIONS = {
     "run": "i.run = %(run)s",
-    "from_step": "i.step >= %(from_step)s",
+    # A call without a step has the place that its time gives it, as in revert_run().
+    "from_step": "coalesce(i.step, (select count(*) from agentundo.invocations earlier where"
+    " earlier.run = i.run and earlier.created_at <= i.created_at)) >= %(from_step)s",
     "role": "i.role = %(role)s",
     "actor": "i.actor = %(actor)s",
     "on_behalf_of": "i.on_behalf_of = %(on_behalf_of)s",

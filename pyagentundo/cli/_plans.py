@@ -155,7 +155,7 @@ def make(
     seconds = time.monotonic() - began
     in_the_way = _with_relation(counts)
     _queries.mark_gone(conn, in_the_way)
-    unasked = _queries.add_writers(conn, in_the_way, how.get("scope"))
+    unasked = _queries.add_writers(conn, in_the_way, how)
     few = not by_row and sum(count["rows"] for count in counts) <= FEW
     lost = overwritten(conn, how, by_row=by_row)
     rows = list(with_outcome(conn, _queries.call(conn, "plan", how), lost)) if few else None
@@ -213,7 +213,7 @@ def overwritten(
     if how.get("on_conflict") != "force":
         return None
     total, rows = _queries.overwritten(conn, how, _MANY if by_row else FEW)
-    unasked = _queries.add_writers(conn, rows, how.get("scope"))
+    unasked = _queries.add_writers(conn, rows, how)
     return Overwritten(total, rows, unasked + (total - len(rows) if by_row else 0))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -124,7 +124,12 @@ def of_run(
 
     Any role but an agent's may ask.
     """
-    query = f"select id, rows, status from {_TOLD} i where coalesce(i.step >= %(from_step)s, true)"
+    # A call without a step has the place that its time gives it, as in revert_run().
+    place = "coalesce(i.step, row_number() over (order by i.created_at))"
+    query = (
+        f"select id, rows, status from (select i.*, {place} as place from {_TOLD} i) i"
+        " where coalesce(place >= %(from_step)s, true)"
+    )
     values = {"run": run, "scope": scope, "from_step": from_step}
     rows = conn.execute(query.encode(), {**values, "most": _most(values)}).fetchall()
     gone = {row["id"] for row in rows if row["status"] == "expired" and not row["rows"]}
@@ -400,7 +405,7 @@ def undo(conn: Connection, function: str, arguments: dict[str, Any]) -> DictRow:
 
 
 def add_writers(
-    conn: Connection, conflicts: Sequence[dict[str, Any]], scope: str | None = None
+    conn: Connection, conflicts: Sequence[dict[str, Any]], how: Mapping[str, Any]
 ) -> int:
     """Put under ``by`` who wrote the rows that stand in the way.
 
@@ -409,6 +414,11 @@ def add_writers(
     ``capture = 'all'``. To an application who writes in another scope has no name: role, actor
     and invocation are None. What cannot be found out by this role is left out, and after a few
     seconds the rest.
+
+    Args:
+        conn: any role but an agent's.
+        conflicts: the rows, as a plan or an error tells them.
+        how: the options of the undo: ``invocations`` and ``scope``.
 
     Returns:
         How many rows were not looked up, because it took too long.
@@ -419,6 +429,11 @@ def add_writers(
         for conflict in conflicts
         if conflict.get("reason") in WRITTEN and conflict.get("key") and conflict.get("relation")
     ]
+    # Of a row that several of them wrote, in turns with others, only all of them tell who is not.
+    calls = {
+        *how.get("invocations", ()),
+        *(row["invocation"] for row in conflicts if row.get("invocation")),
+    }
     until = time.monotonic() + _PATIENCE
     done = 0
     try:
@@ -427,7 +442,7 @@ def add_writers(
             if left <= 0:
                 break
             with _a_few_seconds(conn, left):
-                _add_writer(conn, conflict, scope)
+                _add_writer(conn, conflict, calls, how.get("scope"))
             done += 1
     except (psycopg.Error, errors.AgentUndoError):
         pass
@@ -466,12 +481,14 @@ def overwritten(
     ]
 
 
-def _add_writer(conn: Connection, conflict: dict[str, Any], scope: str | None) -> None:
+def _add_writer(
+    conn: Connection, conflict: dict[str, Any], calls: Collection[str], scope: str | None
+) -> None:
     values = {
         "relation": conflict["relation"],
         "key": _json.dumps(conflict["key"], indent=None),
         "columns": conflict.get("columns"),
-        "invocations": [conflict["invocation"]] if conflict.get("invocation") else None,
+        "invocations": sorted(calls) or None,
         "scope": scope,
     }
     try:

@@ -15,7 +15,9 @@ from pyagentundo.cli._tables import moment
 #: Said where history cannot know who it was, nor when.
 _MISSED = "somebody wrote it here, not captured"
 #: The same of a table of which everybody's writes are captured.
-_ALTERED = "the table was altered here, or the row written past capture"
+_ALTERED = (
+    "versions are missing here: purged, or the table was altered, or the row written past capture"
+)
 
 
 def show_history(

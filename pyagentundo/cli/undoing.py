@@ -301,7 +301,7 @@ def _refusals(conn: Connection, how: dict[str, Any], *, as_json: bool) -> Iterat
         rows = error.detail.get("conflicts", [])
         _queries.mark_gone(conn, rows)
         error.message = _hints.never(rows, error.total) or error.message
-        unasked = _queries.add_writers(conn, rows, how.get("scope"))
+        unasked = _queries.add_writers(conn, rows, how)
         error.hint = _ways_out(conn, how, rows, error.total)
         if unasked:
             error.hint += f" {_hints.unasked(unasked)}"

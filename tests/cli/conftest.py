@@ -60,7 +60,7 @@ def writes(
     conn: Connection,
     invocation: str,
     *statements: str,
-    step: int = 1,
+    step: int | None = 1,
     run: str | None = "run-42",
     tool: str = "crm",
     person: str | None = "Dana",

@@ -661,3 +661,14 @@ def test_merge_puts_the_agents_columns_back(deals: Connection, cli: Run) -> None
     deals.execute("update public.deals set amount = 11 where id = 'D-881'")
     said = cli("plan", "call-1", "--merge").stdout
     assert "   public.deals id=D-881: stage Won → Qualified\n" in said
+
+
+def test_a_person_between_two_calls_is_named(deals: Connection, cli: Run) -> None:
+    """What he wrote came before the second of them, whose row stands."""
+    deals.execute("select agentundo.track('public.deals', 'all')")
+    writes(deals, "call-5", "update public.deals set stage = 'A' where id = 'D-882'")
+    deals.execute("update public.deals set amount = 7 where id = 'D-882'")
+    writes(deals, "call-6", "update public.deals set stage = 'B' where id = 'D-882'")
+    for chosen in (["call-5", "--on-conflict", "cascade"], ["call-5", "call-6"]):
+        said = cli("plan", *chosen, code=3).stdout
+        assert f"row_changed [amount] - changed since by {deals.info.user} at " in said

@@ -11,6 +11,7 @@ from pyagentundo.cli import _times
 from tests.cli.conftest import Run, loaded, writes
 from tests.conftest import Connection, MakeRole
 from tests.support.state import assert_same, snapshot
+from tests.support.undo import scalar
 
 pytestmark = pytest.mark.core
 
@@ -231,3 +232,20 @@ def test_other_times_say_what_is_accepted(text: str) -> None:
 )
 def test_lengths_of_time(seconds: float, said: str) -> None:
     assert _times.duration(seconds) == said
+
+
+def test_a_call_without_a_step_has_the_place_of_its_time_everywhere(
+    deals: Connection, cli: Run
+) -> None:
+    """An undo from a step on must not take what a plan of the same does not show."""
+    for call in ("first", "second", "third"):
+        stage = f"update public.deals set stage = '{call}' where id = 'D-882'"
+        writes(deals, call, stage, run="stepless", step=None)
+    late = ["--run", "stepless", "--from-step", "3"]
+    assert [call["id"] for call in loaded(cli("log", *late, "--json"))] == ["third"]
+    rows = deals.execute("select distinct invocation from agentundo.plan_run('stepless', 3)")
+    assert rows.fetchall() == [("third",)]
+    cli("revert", *late)
+    assert scalar(deals, "select stage from public.deals where id = 'D-882'") == "second"
+    cli("revert", "--run", "stepless", "--from-step", "2")
+    assert scalar(deals, "select stage from public.deals where id = 'D-882'") == "first"
