@@ -103,6 +103,12 @@ create table agentundo._label (
   primary key (tracked, attnum, label, since_change)
 );
 
+-- Former partitions that stand on their own: rows of theirs are not gone, although the tracked table has them no more.
+create table agentundo._detached (
+  relation regclass primary key,
+  tracked  int not null references agentundo._tracked on delete cascade
+);
+
 create table agentundo._schema_rule (
   schema_name name primary key,                   -- tables created here later are tracked too
   capture     text not null check (capture in ('agent', 'all'))

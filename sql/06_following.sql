@@ -245,6 +245,7 @@ begin
   loop
     if exists (select from pg_class where oid = level.relation) then
       perform agentundo._drop_triggers(level.relation);
+      insert into agentundo._detached values (level.relation, tracked_id) on conflict (relation) do update set tracked = excluded.tracked;
     end if;
     delete from agentundo._member mb where mb.relation = level.relation;
     for former in update agentundo._tracked x set active = true, part_of = null, all_since = null where x.relation = level.relation and x.part_of = tracked_id returning x.id loop
@@ -270,6 +271,7 @@ begin
   -- Every level of the tree.
   for level in select r as relation, c.relkind from agentundo._levels(t.relation, t.kind) r join pg_class c on c.oid = r loop
     known := exists (select from agentundo._member mb where mb.relation = level.relation and mb.tracked = tracked_id);
+    delete from agentundo._detached x where x.relation = level.relation;
     insert into agentundo._member as mb (relation, tracked, shape, filenode)
       values (level.relation, tracked_id, agentundo._shape(level.relation), pg_relation_filenode(level.relation))
       on conflict (relation) do update set tracked = excluded.tracked, shape = excluded.shape, filenode = excluded.filenode,

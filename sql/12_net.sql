@@ -227,6 +227,45 @@ begin
 end
 $body$;
 
+-- Rows that the set made, and that are in the table no more because their partition was detached: nothing has been done
+-- about them.
+create or replace function agentundo._in_detached(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  former regclass;
+  x agentundo._decision;
+  i int;
+  places int[];
+begin
+  for former in
+    select p.relation from agentundo._detached p join pg_class c on c.oid = p.relation
+    where p.tracked in (select y.tracked from unnest(d) y where y.status = 'done' and y.cur is null and y.after is not null)
+  loop
+    select g.* into t from agentundo._tracked g join agentundo._detached p on p.tracked = g.id where p.relation = former;
+    continue when not exists (select from agentundo._key(t.id));
+    if has_table_privilege(agentundo._worker(), former, 'select') then
+      select found.places into places from agentundo._look(format($sql$
+        select array_agg(y.place)
+        from unnest($1) y join lateral (select * from %s h where h.ctid = y.after offset 0) n on true
+        where y.tracked = %s and y.status = 'done' and y.cur is null and exists (select from only %s r where %s)$sql$,
+        agentundo._history(t), t.id, former, agentundo._has_key(t.id, 'r', 'n')), null, d) as found (places int[]);
+    else
+      places := array(select y.place from unnest(d) y where y.tracked = t.id and y.status = 'done' and y.cur is null and y.after is not null);
+    end if;
+    foreach i in array coalesce(places, '{}') loop
+      x := d[i];
+      x.status := 'conflict';
+      x.reason := 'schema_changed';
+      x.detail := coalesce(x.detail, '{}') || jsonb_build_object('hint', format('It lies in %s, which was detached: attach it again.', former));
+      d[i] := x;
+    end loop;
+  end loop;
+  return d;
+end
+$body$;
+
 -- Was anything in this table taken back after these changes? Not each revert wrote a change of its own.
 create or replace function agentundo._undone_since(t agentundo._tracked, changes bigint[]) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as

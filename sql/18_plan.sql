@@ -408,6 +408,9 @@ begin
   for one in select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1 loop
     d := d || agentundo._net(one, changes, family, cardinality(d));
   end loop;
+  if exists (select from agentundo._detached) then
+    d := agentundo._in_detached(d);
+  end if;
   if exists (select from unnest(d) x where x.detail ? 'steps') then
     d := agentundo._narrow(d);
   end if;

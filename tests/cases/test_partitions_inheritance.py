@@ -463,3 +463,45 @@ def test_child_leaves_the_family(family: Connection, followed: bool) -> None:
     run(family, "alter table child inherit parent", "select agentundo.sync()")
     assert_same(before, snapshot(family, *FAMILY))
     assert_undoable(family, FAMILY, "delete from parent", invocation="b")
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_rows_in_a_partition_that_was_detached_are_not_called_undone(
+    db: Connection, readable: bool
+) -> None:
+    """They are in the table no more, and yet nothing has been done about them."""
+    run(
+        db,
+        "create table parts (id int, half int, v text, primary key (id, half))"
+        " partition by list (half)",
+        "create table parts_0 partition of parts for values in (0)",
+        "create table parts_1 partition of parts for values in (1)",
+        "select agentundo.track('parts', 'all')",
+    )
+    write(db, "insert into parts values (1, 1, 'bot'), (2, 0, 'bot')")
+    run(db, "alter table parts detach partition parts_1")
+    if not readable:
+        run(db, "revoke all on parts_1 from agentundo_worker")
+    found = {row.reason: (row.key, row.detail) for row in plan(db, "inv")}
+    assert found["schema_changed"][0] == {"id": 1, "half": 1}
+    hint = "It lies in parts_1, which was detached: attach it again."
+    assert (found["schema_changed"][1] or {})["hint"].replace("public.", "") == hint
+    with refused("UN001"):
+        revert(db, "inv")
+    assert revert(db, "inv", on_conflict="skip").counts == (1, 0, 0, 1, 1)
+    assert rows(db, "table parts_1") == [(1, 1, "bot")]
+    run(db, "alter table parts attach partition parts_1 for values in (1)")
+    assert revert(db, "inv").counts == (1, 0, 0, 0, 0)
+    assert rows(db, "table parts") == []
+
+
+def test_a_row_that_was_dropped_with_its_partition_is_gone(db: Connection) -> None:
+    run(
+        db,
+        "create table parts (id int, half int, primary key (id, half)) partition by list (half)",
+        "create table parts_1 partition of parts for values in (1)",
+        "select agentundo.track('parts', 'all')",
+    )
+    write(db, "insert into parts values (1, 1)")
+    run(db, "alter table parts detach partition parts_1", "drop table parts_1")
+    assert revert(db, "inv").counts == (0, 0, 0, 0, 0)

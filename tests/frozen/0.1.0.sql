@@ -271,6 +271,12 @@ create table agentundo._label (
   primary key (tracked, attnum, label, since_change)
 );
 
+-- Former partitions that stand on their own: rows of theirs are not gone, although the tracked table has them no more.
+create table agentundo._detached (
+  relation regclass primary key,
+  tracked  int not null references agentundo._tracked on delete cascade
+);
+
 create table agentundo._schema_rule (
   schema_name name primary key,                   -- tables created here later are tracked too
   capture     text not null check (capture in ('agent', 'all'))
@@ -1489,6 +1495,7 @@ begin
   loop
     if exists (select from pg_class where oid = level.relation) then
       perform agentundo._drop_triggers(level.relation);
+      insert into agentundo._detached values (level.relation, tracked_id) on conflict (relation) do update set tracked = excluded.tracked;
     end if;
     delete from agentundo._member mb where mb.relation = level.relation;
     for former in update agentundo._tracked x set active = true, part_of = null, all_since = null where x.relation = level.relation and x.part_of = tracked_id returning x.id loop
@@ -1514,6 +1521,7 @@ begin
   -- Every level of the tree.
   for level in select r as relation, c.relkind from agentundo._levels(t.relation, t.kind) r join pg_class c on c.oid = r loop
     known := exists (select from agentundo._member mb where mb.relation = level.relation and mb.tracked = tracked_id);
+    delete from agentundo._detached x where x.relation = level.relation;
     insert into agentundo._member as mb (relation, tracked, shape, filenode)
       values (level.relation, tracked_id, agentundo._shape(level.relation), pg_relation_filenode(level.relation))
       on conflict (relation) do update set tracked = excluded.tracked, shape = excluded.shape, filenode = excluded.filenode,
@@ -3882,6 +3890,45 @@ begin
     raise exception using errcode = '40001', message = format('agentundo: table %s was rewritten since this transaction began', t.name),
       hint = 'Begin a new transaction and call revert again.';
   end if;
+end
+$body$;
+
+-- Rows that the set made, and that are in the table no more because their partition was detached: nothing has been done
+-- about them.
+create or replace function agentundo._in_detached(d agentundo._decision[]) returns agentundo._decision[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
+$body$
+declare
+  t agentundo._tracked;
+  former regclass;
+  x agentundo._decision;
+  i int;
+  places int[];
+begin
+  for former in
+    select p.relation from agentundo._detached p join pg_class c on c.oid = p.relation
+    where p.tracked in (select y.tracked from unnest(d) y where y.status = 'done' and y.cur is null and y.after is not null)
+  loop
+    select g.* into t from agentundo._tracked g join agentundo._detached p on p.tracked = g.id where p.relation = former;
+    continue when not exists (select from agentundo._key(t.id));
+    if has_table_privilege(agentundo._worker(), former, 'select') then
+      select found.places into places from agentundo._look(format($sql$
+        select array_agg(y.place)
+        from unnest($1) y join lateral (select * from %s h where h.ctid = y.after offset 0) n on true
+        where y.tracked = %s and y.status = 'done' and y.cur is null and exists (select from only %s r where %s)$sql$,
+        agentundo._history(t), t.id, former, agentundo._has_key(t.id, 'r', 'n')), null, d) as found (places int[]);
+    else
+      places := array(select y.place from unnest(d) y where y.tracked = t.id and y.status = 'done' and y.cur is null and y.after is not null);
+    end if;
+    foreach i in array coalesce(places, '{}') loop
+      x := d[i];
+      x.status := 'conflict';
+      x.reason := 'schema_changed';
+      x.detail := coalesce(x.detail, '{}') || jsonb_build_object('hint', format('It lies in %s, which was detached: attach it again.', former));
+      d[i] := x;
+    end loop;
+  end loop;
+  return d;
 end
 $body$;
 
@@ -6506,6 +6553,9 @@ begin
   for one in select distinct c.tracked from agentundo._change c where c.change = any (changes) order by 1 loop
     d := d || agentundo._net(one, changes, family, cardinality(d));
   end loop;
+  if exists (select from agentundo._detached) then
+    d := agentundo._in_detached(d);
+  end if;
   if exists (select from unnest(d) x where x.detail ? 'steps') then
     d := agentundo._narrow(d);
   end if;
