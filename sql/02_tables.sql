@@ -50,6 +50,7 @@ create table agentundo._tracked (
   history      regclass not null,
   key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
   key_since    bigint not null default 0,         -- changes up to this number were made under another key, or none
+  generated    smallint[] not null default '{}',  -- attribute numbers of columns that are computed, and so not captured
   all_since    bigint,                            -- every change after this number is captured; null with capture = 'agent'
   active       boolean not null default true,     -- false: untracked, history kept
   part_of      int,                               -- or part of this other tracked table, as long as it is one
@@ -87,6 +88,7 @@ create table agentundo._column (
   type           text not null,                   -- as stored in history: no modifier, no domain, no enum
   since_change   bigint not null default 0,       -- images of earlier changes do not have it
   until_change   bigint,                          -- set when the column was dropped or retyped
+  computed       boolean not null default false,  -- images of before say nothing of it: it was generated, or each value made anew
   primary key (tracked, history_column)
 );
 

@@ -53,6 +53,15 @@ $body$
   select relid::regclass from tree
 $body$;
 
+-- Does a statement give a column another type, and other values, too? Whoever only casts has the same ones.
+create or replace function agentundo._computes(statement text) returns boolean
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$
+  select statement ~* '\mtype\M' and exists (
+    select from regexp_matches(regexp_replace(statement, '\(\s*\d+\s*,\s*\d+\s*\)', '', 'g'), '\musing\M\s*([^,;]*)', 'gi') found (parts)
+    where parts[1] !~* '^\(?\s*("[^"]+"|\w+)\s*\)?\s*(::[\w\s".:()\[\]]*)?$' and parts[1] !~* '^cast\s*\(\s*("[^"]+"|\w+)\s+as\M[\w\s".()\[\]]*$')
+$body$;
+
 -- Has a schema or a type been altered under a table? Its name, then, a label of an enum, what a column is.
 create or replace function agentundo._types_differ(t agentundo._tracked) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -216,8 +225,10 @@ begin
         -- ANALYZE would call functions of the type, which may be the user's, as the owner of history
         added := added || format(', alter column %I set statistics 0', history_name);
       end if;
-      insert into agentundo._column (tracked, history_column, attnum, name, type, since_change)
-      values (tracked_id, history_name, col.attnum, col.attname, col.type, now_at);
+      insert into agentundo._column (tracked, history_column, attnum, name, type, since_change, computed)
+      values (tracked_id, history_name, col.attnum, col.attname, col.type, now_at, not copied and (col.attnum = any (t.generated)
+        or agentundo._computes(current_query()) and exists (
+          select from agentundo._column c where c.tracked = tracked_id and c.attnum = col.attnum and c.until_change = now_at)));
     elsif has.name <> col.attname then
       update agentundo._column c set name = col.attname where c.tracked = tracked_id and c.attnum = col.attnum;
     end if;
@@ -231,6 +242,7 @@ begin
   update agentundo._tracked set
     name = agentundo._name(t.relation),
     key_columns = coalesce(key.columns, '{}'),
+    generated = array(select a.attnum from pg_attribute a where a.attrelid = t.relation and a.attgenerated <> '' and not a.attisdropped),
     key_since = case when key_columns <> '{}' and key_columns <@ coalesce(key.columns, '{}') then key_since else now_at end,
     kind = case
       when (select relkind from pg_class where oid = t.relation) = 'p' then 'partitioned'

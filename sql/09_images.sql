@@ -206,7 +206,8 @@ begin
   return query
   with part as (
     select k.n::int as place, k.attnum, now.name, now.type_now, old.history_column, old.type, old.since_change,
-      agentundo._widens(old.type, now.type) and not (old.type = 'text' and agentundo._renamed_labels(tracked_id, k.attnum)) as usable
+      agentundo._widens(old.type, now.type) and not (old.type = 'text' and agentundo._renamed_labels(tracked_id, k.attnum))
+        and not exists (select from agentundo._column c where c.tracked = tracked_id and c.attnum = k.attnum and c.computed and c.since_change >= old.until_change) as usable
     from agentundo._tracked t
     cross join lateral agentundo._best_key(t.relation) b
     cross join lateral unnest(b.columns) with ordinality k (attnum, n)

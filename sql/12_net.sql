@@ -332,8 +332,8 @@ $body$
   from agentundo._change s where s.tracked = t.id and s.change = any (changes)
 $body$;
 
--- A condition that is true for images older than a change of type that cannot be undone for values, and
--- for rows of which the set wrote some images before a column was added and some after.
+-- A condition that is true for images older than a change of type that cannot be undone for values, or than values that
+-- were computed anew, and for rows of which the set wrote some images before a column was added and some after.
 create or replace function agentundo._retyped(tracked_id int, change text, before_change text) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -343,6 +343,8 @@ $body$
      join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
      where old.until_change is not null and not agentundo._widens(old.type, new.type)
      having max(old.until_change) is not null),
+    (select format('least(%s, %s) <= %s', change, before_change, max(c.since_change)) from agentundo._column c
+     where c.tracked = tracked_id and c.attnum > 0 and c.computed having max(c.since_change) > 0),
     (select string_agg(format('%1$s <= %2$s and %3$s > %2$s', before_change, c.since_change, change), ' or ')
      from (
        select min(c.since_change) as since_change from agentundo._columns(tracked_id) c
@@ -361,7 +363,9 @@ $body$
     from agentundo._columns(tracked_id) old
     join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
     where old.until_change is not null and not agentundo._widens(old.type, new.type)
-    group by new.attnum, new.name) c
+    group by new.attnum, new.name
+    union all
+    select c.attnum, min(c.name), max(c.since_change) from agentundo._column c where c.tracked = tracked_id and c.attnum > 0 and c.computed group by c.attnum) c
 $body$;
 
 -- Has the storage of the row r been rewritten since a change? All of its rows have another xmin then. A change

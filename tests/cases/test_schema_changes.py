@@ -690,3 +690,94 @@ def test_what_is_written_under_a_key_that_came_later(db: Connection, followed: b
     write(db, "update k set v = v + 10", "update k set v = v + 10", invocation="new")
     assert revert(db, "new").status == "reverted"
     assert_same(before, snapshot(db, "k"))
+
+
+# Values that are other ones -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "using",
+    [
+        "amount / 100.0",
+        "(amount::numeric / 100)",
+        "case when amount > 0 then amount end",
+        "round(amount)",
+        "amount::numeric(10, 2) * 2, alter v type bigint",
+    ],
+)
+def test_a_column_whose_values_were_computed_anew_is_a_conflict(db: Connection, using: str) -> None:
+    """What had been 500 cents must not come back as 500 euros."""
+    run(
+        db,
+        "create table prices (id int primary key, amount int, v int)",
+        "insert into prices values (1, 500, 0), (2, 700, 0)",
+        "select agentundo.track('prices', 'all')",
+    )
+    write(db, "delete from prices where id = 2", "update prices set v = 1")
+    run(db, f"alter table prices alter column amount type numeric using {using}")
+    before = snapshot(db, "prices")
+    found = plan(db, "inv")
+    assert {(row.reason, tuple(row.columns or ())) for row in found} == {
+        ("schema_changed", ("amount",))
+    }
+    with refused("UN001"):
+        revert(db, "inv")
+    assert_same(before, snapshot(db, "prices"))
+    write(db, "update prices set amount = 3", invocation="later")
+    assert revert(db, "later").status == "reverted"
+    assert_same(before, snapshot(db, "prices"))
+
+
+@pytest.mark.parametrize(
+    "using",
+    [
+        "",
+        "using amount",
+        'using "amount"::bigint',
+        "using (amount)::text::bigint",
+        "using cast(amount as bigint)",
+    ],
+)
+def test_a_column_that_was_only_cast_has_the_values_it_had(db: Connection, using: str) -> None:
+    run(
+        db,
+        "create table prices (id int primary key, amount int)",
+        "insert into prices values (1, 500), (2, 700)",
+        "select agentundo.track('prices', 'all')",
+    )
+    write(db, "delete from prices where id = 2", "update prices set amount = 1")
+    run(db, f"alter table prices alter column amount type bigint {using}")
+    assert revert(db, "inv").status == "reverted"
+    assert rows(db, "select * from prices order by id") == [(1, 500), (2, 700)]
+
+
+def test_a_key_whose_values_were_computed_anew_finds_no_older_rows(db: Connection) -> None:
+    run(
+        db,
+        "create table v (id int primary key, a text)",
+        "insert into v values (1, 'one'), (2, 'two'), (3, 'three')",
+        "select agentundo.track('v', 'all')",
+    )
+    write(db, "update v set a = 'X' where id in (2, 3)")
+    run(db, "alter table v alter id type bigint using id - 1")
+    assert {row.reason for row in plan(db, "inv")} == {"schema_changed"}
+    assert revert(db, "inv", on_conflict="skip").counts[:3] == (0, 0, 0)
+    assert rows(db, "select * from v order by id") == [(0, "one"), (1, "X"), (2, "X")]
+
+
+def test_a_column_that_was_generated_is_a_conflict_of_older_images(db: Connection) -> None:
+    """They do not know what it was."""
+    run(
+        db,
+        "create table t (id int primary key, a int, c int generated always as (a * 10) stored)",
+        "insert into t (id, a) values (1, 1), (2, 2)",
+        "select agentundo.track('t', 'all')",
+    )
+    write(db, "update t set a = 100 where id = 1", "delete from t where id = 2")
+    run(db, "alter table t alter c drop expression")
+    assert {(row.reason, tuple(row.columns or ())) for row in plan(db, "inv")} == {
+        ("schema_changed", ("c",))
+    }
+    write(db, "update t set a = 7, c = 3", invocation="later")
+    assert revert(db, "later").status == "reverted"
+    assert rows(db, "table t") == [(1, 100, 1000)]

@@ -218,6 +218,7 @@ create table agentundo._tracked (
   history      regclass not null,
   key_columns  smallint[] not null,               -- attribute numbers; empty: the whole row is the key
   key_since    bigint not null default 0,         -- changes up to this number were made under another key, or none
+  generated    smallint[] not null default '{}',  -- attribute numbers of columns that are computed, and so not captured
   all_since    bigint,                            -- every change after this number is captured; null with capture = 'agent'
   active       boolean not null default true,     -- false: untracked, history kept
   part_of      int,                               -- or part of this other tracked table, as long as it is one
@@ -255,6 +256,7 @@ create table agentundo._column (
   type           text not null,                   -- as stored in history: no modifier, no domain, no enum
   since_change   bigint not null default 0,       -- images of earlier changes do not have it
   until_change   bigint,                          -- set when the column was dropped or retyped
+  computed       boolean not null default false,  -- images of before say nothing of it: it was generated, or each value made anew
   primary key (tracked, history_column)
 );
 
@@ -1303,6 +1305,15 @@ $body$
   select relid::regclass from tree
 $body$;
 
+-- Does a statement give a column another type, and other values, too? Whoever only casts has the same ones.
+create or replace function agentundo._computes(statement text) returns boolean
+language sql immutable set search_path = pg_catalog, pg_temp as
+$body$
+  select statement ~* '\mtype\M' and exists (
+    select from regexp_matches(regexp_replace(statement, '\(\s*\d+\s*,\s*\d+\s*\)', '', 'g'), '\musing\M\s*([^,;]*)', 'gi') found (parts)
+    where parts[1] !~* '^\(?\s*("[^"]+"|\w+)\s*\)?\s*(::[\w\s".:()\[\]]*)?$' and parts[1] !~* '^cast\s*\(\s*("[^"]+"|\w+)\s+as\M[\w\s".()\[\]]*$')
+$body$;
+
 -- Has a schema or a type been altered under a table? Its name, then, a label of an enum, what a column is.
 create or replace function agentundo._types_differ(t agentundo._tracked) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
@@ -1466,8 +1477,10 @@ begin
         -- ANALYZE would call functions of the type, which may be the user's, as the owner of history
         added := added || format(', alter column %I set statistics 0', history_name);
       end if;
-      insert into agentundo._column (tracked, history_column, attnum, name, type, since_change)
-      values (tracked_id, history_name, col.attnum, col.attname, col.type, now_at);
+      insert into agentundo._column (tracked, history_column, attnum, name, type, since_change, computed)
+      values (tracked_id, history_name, col.attnum, col.attname, col.type, now_at, not copied and (col.attnum = any (t.generated)
+        or agentundo._computes(current_query()) and exists (
+          select from agentundo._column c where c.tracked = tracked_id and c.attnum = col.attnum and c.until_change = now_at)));
     elsif has.name <> col.attname then
       update agentundo._column c set name = col.attname where c.tracked = tracked_id and c.attnum = col.attnum;
     end if;
@@ -1481,6 +1494,7 @@ begin
   update agentundo._tracked set
     name = agentundo._name(t.relation),
     key_columns = coalesce(key.columns, '{}'),
+    generated = array(select a.attnum from pg_attribute a where a.attrelid = t.relation and a.attgenerated <> '' and not a.attisdropped),
     key_since = case when key_columns <> '{}' and key_columns <@ coalesce(key.columns, '{}') then key_since else now_at end,
     kind = case
       when (select relkind from pg_class where oid = t.relation) = 'p' then 'partitioned'
@@ -2611,7 +2625,8 @@ begin
   return query
   with part as (
     select k.n::int as place, k.attnum, now.name, now.type_now, old.history_column, old.type, old.since_change,
-      agentundo._widens(old.type, now.type) and not (old.type = 'text' and agentundo._renamed_labels(tracked_id, k.attnum)) as usable
+      agentundo._widens(old.type, now.type) and not (old.type = 'text' and agentundo._renamed_labels(tracked_id, k.attnum))
+        and not exists (select from agentundo._column c where c.tracked = tracked_id and c.attnum = k.attnum and c.computed and c.since_change >= old.until_change) as usable
     from agentundo._tracked t
     cross join lateral agentundo._best_key(t.relation) b
     cross join lateral unnest(b.columns) with ordinality k (attnum, n)
@@ -3998,8 +4013,8 @@ $body$
   from agentundo._change s where s.tracked = t.id and s.change = any (changes)
 $body$;
 
--- A condition that is true for images older than a change of type that cannot be undone for values, and
--- for rows of which the set wrote some images before a column was added and some after.
+-- A condition that is true for images older than a change of type that cannot be undone for values, or than values that
+-- were computed anew, and for rows of which the set wrote some images before a column was added and some after.
 create or replace function agentundo._retyped(tracked_id int, change text, before_change text) returns text
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as
 $body$
@@ -4009,6 +4024,8 @@ $body$
      join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
      where old.until_change is not null and not agentundo._widens(old.type, new.type)
      having max(old.until_change) is not null),
+    (select format('least(%s, %s) <= %s', change, before_change, max(c.since_change)) from agentundo._column c
+     where c.tracked = tracked_id and c.attnum > 0 and c.computed having max(c.since_change) > 0),
     (select string_agg(format('%1$s <= %2$s and %3$s > %2$s', before_change, c.since_change, change), ' or ')
      from (
        select min(c.since_change) as since_change from agentundo._columns(tracked_id) c
@@ -4027,7 +4044,9 @@ $body$
     from agentundo._columns(tracked_id) old
     join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
     where old.until_change is not null and not agentundo._widens(old.type, new.type)
-    group by new.attnum, new.name) c
+    group by new.attnum, new.name
+    union all
+    select c.attnum, min(c.name), max(c.since_change) from agentundo._column c where c.tracked = tracked_id and c.attnum > 0 and c.computed group by c.attnum) c
 $body$;
 
 -- Has the storage of the row r been rewritten since a change? All of its rows have another xmin then. A change
