@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.support.undo import redo, revert, scalar
+from tests.support.undo import redo, refused, revert, rows, scalar, status
 from tests.support.undoing import track, write
 
 pytestmark = pytest.mark.core
@@ -164,3 +164,30 @@ def test_a_cascade_takes_along_who_made_and_deleted_the_row_since(db: Connection
     done = revert(db, call, on_conflict="cascade")
     assert set(done.invocations) == {call, "made", "deleted"}
     assert db.execute("select * from r").fetchall() == [(1, 0)]
+
+
+def test_a_redo_that_was_taken_back_in_part_leaves_a_call_that_is_undone_in_part(
+    db: Connection,
+) -> None:
+    """What skip has left of it stands, and can be undone when nothing is in its way any more."""
+    db.execute("create table t (id int primary key, v int)")
+    track(db, "t", capture="all")
+    write(db, "insert into t values (1, 1), (2, 2)", tag="call")
+    undone = revert(db, "call").revert_id
+    assert redo(db, "call").status == "reverted"
+    write(db, "update t set v = 9 where id = 1", tag="other")
+    assert redo(db, str(undone), on_conflict="skip").status == "partially_reverted"
+    assert rows(db, "table t") == [(1, 9)]
+    assert status(db, "call") == "partially_reverted"
+    with refused("UN001"):
+        revert(db, "call")
+    assert revert(db, "other").status == "reverted"
+    assert revert(db, "call").counts == (1, 0, 0, 0, 0)
+    assert rows(db, "table t") == []
+    assert status(db, "call") == "reverted"
+    assert redo(db, "call").status == "reverted"  # of the last undo, which was about one row
+    assert rows(db, "table t") == [(1, 1)]
+    assert status(db, "call") == "partially_reverted"
+    redo(db, "call")
+    assert rows(db, "select * from t order by id") == [(1, 1), (2, 2)]
+    assert status(db, "call") == "committed"

@@ -7696,7 +7696,7 @@ begin
         select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number
           and not exists (select from unnest(agentundo._uncovered(array[r.id])) u)),
       reopened = exists (
-        select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number and w.partial
+        select from agentundo._revert w where w.invocations @> array[r.id] and w.standing and w.number > r.number and (w.partial or w.reopened)
           and exists (select from agentundo._change c where c.invocation = w.id and c.xid = w.xid))
     where r.id = v.id;
   end loop;

@@ -326,9 +326,14 @@ class Judge:
         bound = [row.id for row in open_ if row.id[0] in tables and self._was_moved(row)]
         self.verdicts.exempt["beside rows that moved"] += len(bound)
         open_ = [row for row in open_ if row.id not in bound]
-        passed_on = [row.id for row in open_ if self._passed_on(row, rows)]
-        self.verdicts.exempt["a unique value passed on where rows are held"] += len(passed_on)
-        open_ = [row for row in open_ if row.id not in passed_on]
+        for kept, because in (
+            (self._passed_on, "a unique value passed on where rows are held"),
+            (self._exchanged, "may have changed places"),
+        ):
+            found = [row.id for row in open_ if kept(row, rows)]
+            if found:
+                self.verdicts.exempt[because] += len(found)
+            open_ = [row for row in open_ if row.id not in found]
         if not open_:
             return
         if arguments["on_conflict"] not in ("skip", "force"):
@@ -406,6 +411,23 @@ class Judge:
             for other in rows
             if other.id != row.id and other.id[0] == row.id[0]
             for u in unique
+        )
+
+    def _exchanged(self, row: _Row, rows: list[_Row]) -> bool:
+        """Does another row of the set say now what this one said, and the other way round?"""
+        key = set(self.history.schema.table(row.id[0]).key)
+
+        def says(cells: Cells | None) -> Cells | None:
+            return cells and {uid: cell for uid, cell in cells.items() if uid not in key}
+
+        def ends(one: _Row) -> tuple[Cells | None, Cells | None]:
+            return says(one.mine[0].before), says(one.mine[-1].after)
+
+        before, after = ends(row)
+        return any(
+            ends(other) == (after, before)
+            for other in rows
+            if other.id != row.id and other.id[0] == row.id[0]
         )
 
     def _was_moved(self, row: _Row) -> bool:
