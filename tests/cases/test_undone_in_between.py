@@ -312,3 +312,27 @@ def test_a_row_that_somebody_deleted_before_everybody_was_captured_stays_deleted
     db.execute("select agentundo.track('t', 'all')")
     assert reasons(db, call) == {"row_deleted": 1}
     assert_refused(db, call)
+
+
+@pytest.mark.parametrize("capture", ["agent", "all"])
+@pytest.mark.parametrize("adds", [False, True])
+def test_an_undo_by_merge_is_the_same_after_its_redo(
+    db: Connection, capture: str, adds: bool
+) -> None:
+    db.execute(
+        "create table contacts (id int primary key, stage text, phones text, total int);"
+        "insert into contacts values (1, 'prospect', '0', 100)"
+    )
+    track(db, "contacts", capture=capture)
+    db.execute("select agentundo.set_merge('contacts', 'total', 'delta')")
+    call = write(db, "update contacts set stage = 'customer', total = total + 10")
+    db.execute("update contacts set phones = '9'")
+    if adds:
+        db.execute("update contacts set total = total + 1")
+    for _ in range(3):
+        assert revert(db, call, merge=True).counts == (0, 0, 1, 0, 0)
+        left = (1, "prospect", "9", 101 if adds else 100)
+        assert db.execute("table contacts").fetchall() == [left]
+        assert redo(db, call, merge=adds).counts == (0, 0, 1, 0, 0)
+        done = (1, "customer", "9", 111 if adds else 110)
+        assert db.execute("table contacts").fetchall() == [done]

@@ -4503,7 +4503,11 @@ begin
       end if;
     elsif stranger then
       row_left := agentundo._composed(pattern, cells, stands, gaps, first, turn - 1);  -- what the turn had found may be of others who are undone
-      before := case when row_left is not null then coalesce(agentundo._image_saying(pattern, cells, row_left, changed), -turn) end;
+      before := case
+        when row_left is null then null
+        when exists (select from generate_series(1, array_length(cells, 2)) c where changed[c] and row_left[c] <> cells[pattern[turn][4]][c])
+          then coalesce(agentundo._image_saying(pattern, cells, row_left, changed), -turn)
+        else -turn end;
     end if;
     after := coalesce(steps[cardinality(steps)], ends);
   end if;
