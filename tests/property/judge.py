@@ -304,7 +304,10 @@ class Judge:
             if taken.target is None or left.now is None:
                 raise Lie("sound", f"{row.id}: deleted at its other key since, and yet it is back")
             theirs = set().union(*(w.columns for w in left.others_after))
-            wanted = {u: left.now[u] if u in theirs else cell for u, cell in taken.target.items()}
+            wanted = {
+                u: left.now.get(u, cell) if u in theirs else cell
+                for u, cell in taken.target.items()
+            }
         if not equal(after.cells(row.id), wanted, row.blind):
             raise Lie("sound", f"{row.id} is {after.cells(row.id)} and has to be {wanted}")
         self.verdicts.rows_restored += 1
