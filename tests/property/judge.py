@@ -641,6 +641,8 @@ class Judge:
             bag.stands = up
         if target:
             target.stands = False
+            for undo in self._undos:  # one whose redo is taken back stands again
+                undo.stands = undo.stands or (target.again and undo.id in target.members)
         known = [u for u in self._undos if u.id == result.revert_id]
         if known:  # what was left to do came to nothing: no second undo stands for it
             known[0].flipped += flipped
