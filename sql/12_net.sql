@@ -359,13 +359,15 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
 $body$
   select format('array_remove(array[%s]::text[], null)', string_agg(format('case when least(%s, %s) <= %s then %L end', change, before_change, c.until_change, c.name), ', ' order by c.attnum))
   from (
-    select new.attnum, new.name, max(old.until_change) as until_change
-    from agentundo._columns(tracked_id) old
-    join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
-    where old.until_change is not null and not agentundo._widens(old.type, new.type)
-    group by new.attnum, new.name
-    union all
-    select c.attnum, min(c.name), max(c.since_change) from agentundo._column c where c.tracked = tracked_id and c.attnum > 0 and c.computed group by c.attnum) c
+    select y.attnum, min(y.name) as name, max(y.at) as until_change
+    from (
+      select new.attnum, new.name, old.until_change as at
+      from agentundo._columns(tracked_id) old
+      join agentundo._columns(tracked_id) new on new.attnum = old.attnum and new.live
+      where old.until_change is not null and not agentundo._widens(old.type, new.type)
+      union all
+      select c.attnum, c.name, c.since_change from agentundo._column c where c.tracked = tracked_id and c.attnum > 0 and c.computed) y
+    group by y.attnum) c
 $body$;
 
 -- Has the storage of the row r been rewritten since a change? All of its rows have another xmin then. A change
