@@ -25,6 +25,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all figures there")
     parser.add_argument("--page", type=Path, help="put the tables into this page")
     options = parser.parse_args()
+    if options.page and not options.page.exists():
+        parser.error(f"there is no page {options.page}: its figures are replaced, not its text")
     begun = time.monotonic()
     server = start(matrix.binaries(options.pg))
     try:
