@@ -292,7 +292,10 @@ begin
         continue;
       when lock_not_available then
         -- The revert gives way and tries again: but what this transaction had before it keeps.
-        if exists (select from pg_locks l where not l.granted and l.pid <> pg_backend_pid() and pg_backend_pid() = any (pg_blocking_pids(l.pid))) then
+        if exists (
+          select from pg_locks l
+          where not l.granted and l.pid <> pg_backend_pid() and pg_backend_pid() = any (pg_blocking_pids(l.pid))
+            and not exists (select from pg_class c where c.oid = l.relation and c.relnamespace in ('agentundo'::regnamespace, 'agentundo_history'::regnamespace))) then
           raise exception using errcode = '55P03', message = 'agentundo: others wait for what this transaction had locked before the undo, and the undo for others',
             hint = 'Give the undo a transaction of its own, and call it again.';
         elsif clock_timestamp() > began + patience then

@@ -182,3 +182,28 @@ def test_an_undo_in_a_transaction_for_which_others_wait_gives_up(
         (1, "New", "mia"),
         (2, "agent", "mia"),
     ]
+
+
+def test_an_undo_for_which_only_an_upgrade_waits_goes_on(
+    db: Connection, session: NewSession
+) -> None:
+    """What it has read of our own tables is no reason to give up."""
+    before = snapshot(db, "public.deals")
+    write(db, "agent", "update deals set stage = 'agent' where id = 2")
+    person, reverter, upgrade = session(), session(), session()
+    person.run("begin", "select from deals where id = 2 for update")
+    running = reverter.later(revert, reverter.conn, "agent")
+    reverter.wait_until_blocked(running, by=person)
+    upgrade.run("begin")
+    upgrading = upgrade.run_later("lock table agentundo._change in access exclusive mode")
+    upgrade.wait_until_blocked(upgrading, by=reverter)
+    turns = "select count(*) from pg_locks where not granted and pid = %s"
+    for _ in range(3):  # it has given way, and tried again
+        wait_until(lambda: running.done() or scalar(db, turns, reverter.pid) == 0, what="a pause")
+        wait_until(lambda: running.done() or scalar(db, turns, reverter.pid) == 1, what="a try")
+    assert not running.done()
+    person.run("rollback")
+    assert outcome(running).status == "reverted"
+    outcome(upgrading)
+    upgrade.run("rollback")
+    assert_same(before, snapshot(db, "public.deals"))
